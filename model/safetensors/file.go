@@ -12,11 +12,12 @@ import (
 // 20,000 tensors) and keep the memory for one header below 50 MB.
 const (
 	MaxHeaderBytes = 100_000_000 // the format's own limit
-	MaxTensors     = 1 << 17     // tensors in one file
+	MaxTensors     = 1 << 16     // tensors in one file
 	MaxNameBytes   = 4096        // bytes in a tensor's name
 	MaxRank        = 32          // dimensions of a tensor
 
-	maxKeptBytes = 12 << 20 // names, shapes and metadata that a parsed header holds on to, all together
+	maxKeptBytes    = 12 << 20 // names, shapes and metadata that a parsed header holds on to, all together
+	maxMetadataText = 4 << 20  // one key or value of the metadata
 )
 
 // Reasons for a refusal, to be told apart with errors.Is.
