@@ -1,0 +1,306 @@
+package blob
+
+import (
+	"crypto/sha256"
+	"encoding"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"sync"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// chunkPool keeps chunk buffers: bbolt borrows the bytes until commit, so a
+// transaction's worth of them is needed at once.
+var chunkPool = sync.Pool{New: func() any { return new([ChunkSize]byte) }}
+
+func recycle(chunks [][]byte) {
+	for _, c := range chunks {
+		chunkPool.Put((*[ChunkSize]byte)(c[:ChunkSize]))
+	}
+}
+
+// Writer takes the content of one blob. It isn't safe for concurrent use. The
+// deferred Close of a Writer is right in every case.
+type Writer struct {
+	s       *Store
+	id      ID
+	hash    hash.Hash
+	size    int64    // bytes taken
+	first   uint32   // number of the first pending chunk; all before are in the file
+	stored  bool     // the file knows the id
+	pending [][]byte // chunks, all full but the last, each backed by a pooled array
+	err     error    // first failure or ErrClosed, returned from then on
+
+	announced *announced // non-nil for a resumable upload
+	known     *Info      // the content was there before the first byte
+}
+
+// announced is what the client said about a resumable upload.
+type announced struct {
+	sum  Sum
+	size int64
+}
+
+// NewWriter begins a blob. It stores chunks as they fill up a transaction.
+func (s *Store) NewWriter() *Writer {
+	return &Writer{s: s, id: s.newID(), hash: sha256.New()}
+}
+
+// Size is the number of bytes taken so far.
+func (w *Writer) Size() int64 { return w.size }
+
+// Write takes the next bytes. On error the writer is done for.
+func (w *Writer) Write(p []byte) (n int, err error) {
+	if w.err != nil {
+		return 0, fmt.Errorf("write blob: %w", w.err)
+	}
+	limit := int64(maxSize)
+	if w.announced != nil {
+		limit = w.announced.size
+	}
+	if int64(len(p)) > limit-w.size {
+		return 0, fmt.Errorf("write blob: %d bytes after %d of %d: %w", len(p), w.size, limit, ErrTooLong)
+	}
+	for len(p) > 0 {
+		c := w.room()
+		k := copy(c[len(c):ChunkSize], p)
+		w.hash.Write(p[:k])
+		w.pending[len(w.pending)-1] = c[:len(c)+k]
+		w.size += int64(k)
+		n += k
+		p = p[k:]
+		if w.full() {
+			if err := w.flush(); err != nil {
+				w.err = err
+				return n, fmt.Errorf("write blob: %w", err)
+			}
+		}
+	}
+	return n, nil
+}
+
+// room returns the last pending chunk, which has room for at least one byte.
+func (w *Writer) room() []byte {
+	if n := len(w.pending); n > 0 && len(w.pending[n-1]) < ChunkSize {
+		return w.pending[n-1]
+	}
+	c := chunkPool.Get().(*[ChunkSize]byte)[:0]
+	w.pending = append(w.pending, c)
+	return c
+}
+
+// full reports whether a transaction's worth of whole chunks is pending. Uploads
+// commit more often: what isn't committed must be sent again after a crash.
+func (w *Writer) full() bool {
+	n := len(w.pending)
+	limit := w.s.opt.TxBytes
+	if w.announced != nil {
+		limit = max(limit/4, ChunkSize)
+	}
+	return n > 0 && len(w.pending[n-1]) == ChunkSize && n*ChunkSize >= limit
+}
+
+// flush commits the pending chunks of a blob that isn't finished.
+func (w *Writer) flush() error {
+	if len(w.pending) == 0 {
+		return nil
+	}
+	m := meta{state: stateWriting, size: uint64(w.size), have: uint64(w.size), touched: w.s.opt.Now().UnixNano()}
+	if w.announced != nil {
+		m.size, m.sum = uint64(w.announced.size), w.announced.sum
+		state, err := w.hash.(encoding.BinaryMarshaler).MarshalBinary()
+		if err != nil {
+			return fmt.Errorf("save hash state: %w", err)
+		}
+		m.hash = state
+	}
+	err := w.s.file.Update(func(tx *bolt.Tx) error {
+		if w.announced != nil {
+			if err := tx.Bucket(partialBucket).Put(w.announced.sum[:], idKey(w.id)); err != nil {
+				return err
+			}
+		}
+		if err := putMeta(tx, w.id, m); err != nil {
+			return err
+		}
+		return w.putPending(tx)
+	})
+	if err != nil {
+		return err
+	}
+	w.stored = true
+	w.first += uint32(len(w.pending))
+	recycle(w.pending)
+	w.pending = w.pending[:0]
+	return nil
+}
+
+func (w *Writer) putPending(tx *bolt.Tx) error {
+	b := tx.Bucket(chunkBucket)
+	b.FillPercent = 1.0 // keys only ever append
+	for i, c := range w.pending {
+		if err := b.Put(chunkKey(w.id, w.first+uint32(i)), c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Commit ends the content and makes the blob visible; the caller holds it and
+// must Release it once a record refers to it. If the same content was there
+// already, that blob is returned and this copy is discarded.
+func (w *Writer) Commit() (Info, error) {
+	info, err := w.commit()
+	if err != nil {
+		return Info{}, fmt.Errorf("commit blob: %w", err)
+	}
+	return info, nil
+}
+
+func (w *Writer) commit() (Info, error) {
+	if w.err != nil {
+		return Info{}, w.err
+	}
+	if w.known != nil {
+		w.end()
+		return *w.known, nil
+	}
+	sum := Sum(w.hash.Sum(nil))
+	if a := w.announced; a != nil {
+		if w.size < a.size {
+			return Info{}, fmt.Errorf("%d of %d bytes: %w", w.size, a.size, ErrShort)
+		}
+		if sum != a.sum {
+			return Info{}, errors.Join(fmt.Errorf("content is %s, announced was %s: %w; send it again", sum, a.sum, ErrMismatch), w.Abort())
+		}
+	}
+	if !w.stored {
+		if info, ok, err := w.s.Known(sum); err != nil || ok {
+			if err == nil {
+				w.discard()
+			}
+			return info, err
+		}
+	}
+	info := Info{ID: w.id, Size: w.size, Sum: sum}
+	twin := false
+	err := w.s.file.Update(func(tx *bolt.Tx) (err error) {
+		if info.ID, twin, err = w.s.twin(tx, sum, w.id); err != nil || twin {
+			return err
+		}
+		if w.announced != nil {
+			if err := tx.Bucket(partialBucket).Delete(sum[:]); err != nil {
+				return err
+			}
+		}
+		if err := w.putPending(tx); err != nil {
+			return err
+		}
+		return finish(tx, info, w.s.opt.Now().UnixNano())
+	})
+	if err != nil {
+		if twin {
+			w.s.Release(info.ID)
+		}
+		w.err = err
+		return Info{}, err
+	}
+	if twin {
+		w.discard()
+		return info, nil
+	}
+	w.end()
+	return info, nil
+}
+
+// twin returns the complete blob with this content, now held, or own if there is
+// none or collection has begun to take it away. It needs a write transaction.
+func (s *Store) twin(tx *bolt.Tx, sum Sum, own ID) (id ID, found bool, err error) {
+	id, err = lookup(tx, sum)
+	if err != nil || id == 0 || !s.hold(id) {
+		return own, false, err
+	}
+	return id, true, nil
+}
+
+// finish makes the blob visible in the transaction that stores its last chunk.
+func finish(tx *bolt.Tx, info Info, now int64) error {
+	m := meta{state: stateComplete, size: uint64(info.Size), have: uint64(info.Size), sum: info.Sum, touched: now}
+	if err := putMeta(tx, info.ID, m); err != nil {
+		return err
+	}
+	return tx.Bucket(sumBucket).Put(info.Sum[:], idKey(info.ID))
+}
+
+// end makes the writer unusable and gives its buffers back.
+func (w *Writer) end() {
+	recycle(w.pending)
+	w.pending = nil
+	w.err = ErrClosed
+	if w.announced != nil {
+		w.s.mu.Lock()
+		delete(w.s.busy, w.announced.sum)
+		w.s.mu.Unlock()
+	}
+}
+
+// discard ends the writer and drops what it stored. A failure to delete leaves
+// invisible chunks that Collect or the next Open deletes.
+func (w *Writer) discard() {
+	if w.known == nil && (w.stored || w.announced != nil) {
+		_ = w.s.purge([]ID{w.id})
+	}
+	w.end()
+	w.s.Release(w.id)
+}
+
+// Abort drops the content, also of a resumable upload.
+func (w *Writer) Abort() error {
+	if errors.Is(w.err, ErrClosed) {
+		return nil
+	}
+	var err error
+	if w.known == nil && (w.stored || w.announced != nil) {
+		err = w.s.purge([]ID{w.id})
+	}
+	w.end()
+	w.s.Release(w.id)
+	if err != nil {
+		return fmt.Errorf("abort blob: %w", err)
+	}
+	return nil
+}
+
+// Close ends a writer that was not committed: a resumable upload keeps what it
+// has, any other content is dropped. After Commit or Abort it does nothing.
+func (w *Writer) Close() error {
+	if errors.Is(w.err, ErrClosed) {
+		return nil
+	}
+	if w.announced == nil || w.known != nil {
+		return w.Abort()
+	}
+	var err error
+	if w.err == nil {
+		err = w.flush()
+	}
+	w.end()
+	w.s.Release(w.id)
+	if err != nil {
+		return fmt.Errorf("suspend upload: %w", err)
+	}
+	return nil
+}
+
+// Put stores everything from r as a blob, held by the caller.
+func (s *Store) Put(r io.Reader) (Info, error) {
+	w := s.NewWriter()
+	defer w.Close()
+	if _, err := io.Copy(w, r); err != nil {
+		return Info{}, fmt.Errorf("put blob: %w", err)
+	}
+	return w.Commit()
+}
