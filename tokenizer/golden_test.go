@@ -1,0 +1,131 @@
+package tokenizer
+
+import (
+	"bufio"
+	"compress/gzip"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// goldenLine is one string with the reference's answers.
+type goldenLine struct {
+	Text        string  `json:"text"`
+	IDs         []int32 `json:"ids"`
+	IDsSpecial  []int32 `json:"ids_special"`
+	Decoded     string  `json:"decoded"`
+	DecodedSkip *string `json:"decoded_skip"`
+}
+
+// sharedFolder finds the tokenizers of the shared material, or skips the test.
+func sharedFolder(tb testing.TB, name string) string {
+	tb.Helper()
+	root := os.Getenv("SMOLGYM_SHARED")
+	if root == "" {
+		root = filepath.Join("..", "..", "shared")
+	}
+	dir := filepath.Join(root, "data", "tokenizers", name)
+	if _, err := os.Stat(dir); err != nil {
+		tb.Skipf("no shared tokenizer %s; set SMOLGYM_SHARED to the shared folder", name)
+	}
+	return dir
+}
+
+func readGzip(tb testing.TB, path string) []byte {
+	tb.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer f.Close()
+	zr, err := gzip.NewReader(f)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	data, err := io.ReadAll(zr)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return data
+}
+
+func loadShared(tb testing.TB, name string) *Tokenizer {
+	tb.Helper()
+	t, err := Load(readGzip(tb, filepath.Join(sharedFolder(tb, name), "tokenizer.json.gz")))
+	if err != nil {
+		tb.Fatalf("load %s: %v", name, err)
+	}
+	return t
+}
+
+// eachGolden calls f for every golden line of a folder and gives their number.
+func eachGolden(tb testing.TB, dir string, f func(g goldenLine)) int {
+	tb.Helper()
+	file, err := os.Open(filepath.Join(dir, "golden.jsonl.gz"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer file.Close()
+	zr, err := gzip.NewReader(file)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	n := 0
+	lines := bufio.NewScanner(zr)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		var g goldenLine
+		if err := json.Unmarshal(lines.Bytes(), &g); err != nil {
+			tb.Fatal(err)
+		}
+		if g.IDsSpecial == nil {
+			g.IDsSpecial = g.IDs
+		}
+		if g.DecodedSkip == nil {
+			g.DecodedSkip = &g.Decoded
+		}
+		f(g)
+		n++
+	}
+	if err := lines.Err(); err != nil {
+		tb.Fatal(err)
+	}
+	return n
+}
+
+// TestGolden holds every string of the shared goldens against the reference's ids and texts, whole and streamed.
+func TestGolden(t *testing.T) {
+	for _, name := range []string{"gpt2", "qwen3", "llama3", "smollm2_style", "tiny512", "llama2"} {
+		t.Run(name, func(t *testing.T) {
+			dir := sharedFolder(t, name)
+			tok := loadShared(t, name)
+			bad := 0
+			report := func(what, text string, got, want any) {
+				if bad++; bad <= 10 {
+					t.Errorf("%s of %.80q:\n got %.200v\nwant %.200v", what, text, got, want)
+				}
+			}
+			n := eachGolden(t, dir, func(g goldenLine) {
+				if got := tok.Encode(g.Text, false); !slices.Equal(got, g.IDs) {
+					report("ids", g.Text, got, g.IDs)
+				}
+				if got := tok.Encode(g.Text, true); !slices.Equal(got, g.IDsSpecial) {
+					report("ids with special", g.Text, got, g.IDsSpecial)
+				}
+				if got := tok.Decode(g.IDs, false); got != g.Decoded {
+					report("decode", g.Text, got, g.Decoded)
+				}
+				if got := tok.Decode(g.IDsSpecial, true); got != *g.DecodedSkip {
+					report("decode without special", g.Text, got, *g.DecodedSkip)
+				}
+			})
+			t.Logf("%d strings, %d mismatches", n, bad)
+			if n != 3000 {
+				t.Errorf("%d golden strings, want 3000", n)
+			}
+		})
+	}
+}

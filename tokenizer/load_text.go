@@ -1,0 +1,249 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"unicode"
+	"unicode/utf8"
+)
+
+// component is the union of the fields that normalizers, pre-tokenizers and decoders have.
+type component struct {
+	Normalizers   []json.RawMessage `json:"normalizers"`
+	PreTokenizers []json.RawMessage `json:"pretokenizers"`
+	Decoders      []json.RawMessage `json:"decoders"`
+
+	Prepend          string          `json:"prepend"`
+	Pattern          json.RawMessage `json:"pattern"`
+	StripLeft        bool            `json:"strip_left"`
+	StripRight       bool            `json:"strip_right"`
+	Behavior         *string         `json:"behavior"`
+	Invert           bool            `json:"invert"`
+	IndividualDigits bool            `json:"individual_digits"`
+	AddPrefixSpace   *bool           `json:"add_prefix_space"`
+	UseRegex         *bool           `json:"use_regex"`
+	Replacement      string          `json:"replacement"`
+	PrependScheme    *string         `json:"prepend_scheme"`
+	Split            *bool           `json:"split"`
+	Start            int             `json:"start"`
+	Stop             int             `json:"stop"`
+
+	// Content is a text, for Strip a character.
+	Content string `json:"content"`
+}
+
+// open reads a component that isn't null; at too great a depth it fails.
+func (l *loader) open(place string, raw json.RawMessage, depth int) (kind string, c component, ok bool) {
+	if isNull(raw) {
+		return "", c, false
+	}
+	if depth > maxDepth {
+		l.fail("%s: nested more than %d deep; unfold the sequences", place, maxDepth)
+		return "", c, false
+	}
+	kind = l.typeOf(place, raw)
+	return kind, c, kind != "" && l.known(place, kind) && l.read(place+" "+kind, raw, &c)
+}
+
+// supported lists the component types by place; Load refuses all others by name.
+var supported = map[string]map[string]bool{
+	"normalizer": {"Sequence": true, "NFC": true, "NFKC": true, "Lowercase": true, "Prepend": true,
+		"Replace": true, "Strip": true},
+	"pre_tokenizer": {"Sequence": true, "ByteLevel": true, "Split": true, "Digits": true, "Metaspace": true,
+		"WhitespaceSplit": true, "Punctuation": true},
+	"decoder": {"Sequence": true, "ByteLevel": true, "Replace": true, "ByteFallback": true, "Fuse": true,
+		"Strip": true, "Metaspace": true},
+}
+
+func (l *loader) known(place, kind string) bool {
+	if !supported[place][kind] {
+		l.gap("%s %s", place, kind)
+		return false
+	}
+	return true
+}
+
+func (l *loader) normalizers(place string, raw json.RawMessage, depth int) []normalizer {
+	kind, c, ok := l.open(place, raw, depth)
+	if !ok {
+		return nil
+	}
+	switch kind {
+	case "Sequence":
+		var all []normalizer
+		for _, inner := range c.Normalizers {
+			all = append(all, l.normalizers(place, inner, depth+1)...)
+		}
+		return all
+	case "NFC":
+		return []normalizer{normalizerFunc(nfc)}
+	case "NFKC":
+		return []normalizer{normalizerFunc(nfkc)}
+	case "Lowercase":
+		return []normalizer{normalizerFunc(lowercase)}
+	case "Prepend":
+		return []normalizer{prepend(c.Prepend)}
+	case "Strip":
+		return []normalizer{strip{c.StripLeft, c.StripRight}}
+	default: // Replace
+		return []normalizer{replace{l.pattern(place+" Replace", c.Pattern), c.Content}}
+	}
+}
+
+func (l *loader) preTokenizers(place string, raw json.RawMessage, depth int) []preTokenizer {
+	kind, c, ok := l.open(place, raw, depth)
+	if !ok {
+		return nil
+	}
+	switch kind {
+	case "Sequence":
+		var all []preTokenizer
+		for _, inner := range c.PreTokenizers {
+			all = append(all, l.preTokenizers(place, inner, depth+1)...)
+		}
+		return all
+	case "ByteLevel":
+		var all []preTokenizer
+		if c.AddPrefixSpace == nil {
+			l.fail("%s ByteLevel: no add_prefix_space; compare with the reference's format", place)
+		} else if *c.AddPrefixSpace {
+			all = append(all, spacePrefix{})
+		}
+		if c.UseRegex == nil || *c.UseRegex {
+			all = append(all, split{pattern: knownPatterns[patternGPT2], behavior: isolated})
+		}
+		return append(all, byteChars{})
+	case "Split":
+		pattern := l.pattern(place+" Split", c.Pattern)
+		return []preTokenizer{split{pattern, l.behavior(place+" Split", c.Behavior, ""), c.Invert}}
+	case "Digits":
+		is := func(r rune) bool { return loadUnicode().class(r)&classN != 0 }
+		if c.IndividualDigits {
+			return []preTokenizer{split{pattern: runes{is, true}, behavior: isolated}}
+		}
+		return []preTokenizer{split{pattern: runes{is, true}, behavior: contiguous}}
+	case "WhitespaceSplit":
+		return []preTokenizer{split{pattern: runes{isSpace, false}, behavior: removed}}
+	case "Punctuation":
+		behavior := l.behavior(place+" Punctuation", c.Behavior, "Isolated")
+		return []preTokenizer{split{pattern: runes{isPunctuation, true}, behavior: behavior}}
+	default: // Metaspace
+		mark, scheme := l.metaspace(place, c)
+		return []preTokenizer{metaspace{mark, scheme, c.Split == nil || *c.Split}}
+	}
+}
+
+// isPunctuation is the reference's: ASCII punctuation (symbols as $ too) and the categories P of old tables.
+func isPunctuation(r rune) bool {
+	if r < utf8.RuneSelf {
+		return loadUnicode().class(r)&(classP|classS) != 0
+	}
+	return unicode.IsPunct(r)
+}
+
+func (l *loader) behavior(place string, name *string, absent string) behavior {
+	if name == nil {
+		name = &absent
+	}
+	b, ok := behaviors[*name]
+	if !ok {
+		l.fail("%s: behavior %q; use one of Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous",
+			place, *name)
+	}
+	return b
+}
+
+// metaspace reads the mark and when it is put first. Older files say add_prefix_space in place of prepend_scheme.
+func (l *loader) metaspace(place string, c component) (mark, scheme string) {
+	scheme = prependAlways
+	if c.PrependScheme != nil {
+		scheme = *c.PrependScheme
+	}
+	if c.AddPrefixSpace != nil && !*c.AddPrefixSpace {
+		if c.PrependScheme != nil && scheme != prependNever {
+			l.fail("%s Metaspace: add_prefix_space false and prepend_scheme %q; remove one", place, scheme)
+		}
+		scheme = prependNever
+	}
+	if scheme != prependAlways && scheme != prependFirst && scheme != prependNever {
+		l.fail("%s Metaspace: prepend_scheme %q; use always, first or never", place, scheme)
+	}
+	if utf8.RuneCountInString(c.Replacement) != 1 {
+		l.fail("%s Metaspace: replacement %q; use one character", place, c.Replacement)
+	}
+	return c.Replacement, scheme
+}
+
+// pattern reads {"String": …} or {"Regex": …}.
+func (l *loader) pattern(place string, raw json.RawMessage) matcher {
+	var p struct{ String, Regex *string }
+	if isNull(raw) || !l.read(place+" pattern", raw, &p) {
+		l.fail("%s: no pattern; give one as String or Regex", place)
+		return literal("")
+	}
+	switch {
+	case p.String != nil:
+		return literal(*p.String)
+	case p.Regex == nil:
+		l.fail("%s: no pattern; give one as String or Regex", place)
+		return literal("")
+	}
+	if cut, ok := knownPatterns[*p.Regex]; ok {
+		return cut
+	}
+	m, err := compilePattern(*p.Regex)
+	if err != nil {
+		l.gap("%s pattern %q (%v)", place, *p.Regex, err)
+		return literal("")
+	}
+	return m
+}
+
+func (l *loader) decoders(raw json.RawMessage) {
+	if isNull(raw) {
+		l.t.decoder = []decodeStep{&spaced{}}
+		return
+	}
+	l.t.decoder = l.decoderSteps("decoder", raw, 0)
+	joined := false
+	for _, step := range l.t.decoder {
+		if joined && !step.readsFragments() {
+			l.gap("decoder Sequence with %T after a step that joins the tokens", step)
+		}
+		joined = joined || step.joins()
+	}
+	if len(l.t.decoder) == 0 { // an empty sequence: the tokens as they are
+		l.t.decoder = []decodeStep{fuse{}}
+	}
+}
+
+func (l *loader) decoderSteps(place string, raw json.RawMessage, depth int) []decodeStep {
+	kind, c, ok := l.open(place, raw, depth)
+	if !ok {
+		return nil
+	}
+	switch kind {
+	case "Sequence":
+		var all []decodeStep
+		for _, inner := range c.Decoders {
+			all = append(all, l.decoderSteps(place, inner, depth+1)...)
+		}
+		return all
+	case "ByteLevel":
+		return []decodeStep{byteLevel{}}
+	case "ByteFallback":
+		return []decodeStep{byteFallback{}}
+	case "Fuse":
+		return []decodeStep{fuse{}}
+	case "Replace":
+		return []decodeStep{decodeReplace{replace{l.pattern(place+" Replace", c.Pattern), c.Content}}}
+	case "Strip":
+		if utf8.RuneCountInString(c.Content) != 1 || c.Start < 0 || c.Stop < 0 {
+			l.fail("%s Strip: content %q, start %d, stop %d; use one character and counts from 0", place,
+				c.Content, c.Start, c.Stop)
+		}
+		return []decodeStep{decodeStrip{c.Content, c.Start, c.Stop}}
+	default: // Metaspace
+		mark, scheme := l.metaspace(place, c)
+		return []decodeStep{decodeMetaspace{mark: mark, scheme: scheme}}
+	}
+}
