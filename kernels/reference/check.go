@@ -1,0 +1,99 @@
+package reference
+
+import (
+	"fmt"
+
+	"smolgym/kernels"
+	"smolgym/model/ir"
+)
+
+// check validates the integer operands: ids inside their table, offsets rising
+// from 0 to the number of rows, pages inside the cache. Errors wrap
+// kernels.ErrInput and name the operand and the index.
+func (c *call[F]) check() error {
+	switch c.op {
+	case ir.OpEmbed:
+		return inRange("ids", c.in[0].i, c.in[1].shape[0])
+	case ir.OpRope:
+		return inRange("pos", c.in[1].i, min(c.in[2].shape[0], c.in[3].shape[0]))
+	case ir.OpAttention:
+		return offsetsRise(c.in[3].i, c.in[0].rows())
+	case ir.OpKVWrite:
+		return c.checkPages(c.in[1].rows(), c.in[2].i, c.in[3].i, c.in[4], c.in[0].shape[0], 0, true)
+	case ir.OpPagedAttention:
+		return c.checkPages(c.in[0].rows(), c.in[3].i, c.in[4].i, c.in[5], c.in[1].shape[0], c.attr.Window, false)
+	case ir.OpGatherRows:
+		return inRange("rows", c.in[1].i, c.in[0].shape[0])
+	case ir.OpLogProb:
+		return inRange("targets", c.in[1].i, c.in[0].cols())
+	case ir.OpLogProbGrad:
+		return inRange("targets", c.in[2].i, c.in[0].cols())
+	case ir.OpSegmentSum:
+		return offsetsRise(c.in[1].i, c.in[0].shape[0])
+	case ir.OpSegmentExpand:
+		return offsetsRise(c.in[1].i, c.in[2].shape[0])
+	case ir.OpLinearGradW, ir.OpRMSNormGradW:
+		return offsetsRise(c.in[3].i, c.in[1].rows())
+	case ir.OpBiasGrad:
+		return offsetsRise(c.in[2].i, c.in[1].rows())
+	case ir.OpEmbedGrad:
+		if err := inRange("ids", c.in[1].i, c.in[0].shape[0]); err != nil {
+			return err
+		}
+		return offsetsRise(c.in[3].i, c.in[2].rows())
+	case ir.OpAttentionGrad:
+		return offsetsRise(c.in[6].i, c.in[0].rows())
+	}
+	return nil
+}
+
+func inRange(name string, ids []int32, n int) error {
+	for i, id := range ids {
+		if id < 0 || int(id) >= n {
+			return fmt.Errorf("%w: %s[%d] is %d, must be from 0 to %d", kernels.ErrInput, name, i, id, n-1)
+		}
+	}
+	return nil
+}
+
+// offsetsRise accepts empty sequences: equal neighbours.
+func offsetsRise(offsets []int32, rows int) error {
+	last := int32(0)
+	for i, o := range offsets {
+		if o < last || int(o) > rows || (i == 0 && o != 0) {
+			return fmt.Errorf("%w: offsets[%d] is %d, must rise from 0 to %d", kernels.ErrInput, i, o, rows)
+		}
+		last = o
+	}
+	if n := len(offsets); n > 0 && int(last) != rows {
+		return fmt.Errorf("%w: offsets[%d] is %d, must be the number of rows %d", kernels.ErrInput, n-1, last, rows)
+	}
+	return nil
+}
+
+// checkPages checks the table entries that will be touched: those of the new
+// tokens for a write, those of every key the queries see for a read.
+func (c *call[F]) checkPages(rows int, offsets, start []int32, table tensor[F], pages, window int, write bool) error {
+	if err := offsetsRise(offsets, rows); err != nil {
+		return err
+	}
+	columns := table.cols()
+	for s, at := range start {
+		n := int(offsets[s+1] - offsets[s])
+		if at < 0 || int(at)+n > columns*c.attr.Page {
+			return fmt.Errorf("%w: start[%d] is %d with %d new tokens, the table holds %d", kernels.ErrInput, s, at, n, columns*c.attr.Page)
+		}
+		first := 0
+		if write {
+			first = int(at)
+		} else if window > 0 {
+			first = max(0, int(at)-window+1)
+		}
+		for b := first / c.attr.Page; n > 0 && b <= (int(at)+n-1)/c.attr.Page; b++ {
+			if page := table.i[s*columns+b]; page < 0 || int(page) >= pages {
+				return fmt.Errorf("%w: table[%d] is %d, must be from 0 to %d", kernels.ErrInput, s*columns+b, page, pages-1)
+			}
+		}
+	}
+	return nil
+}
