@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"compress/gzip"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -98,14 +99,15 @@ func eachGolden(tb testing.TB, dir string, f func(g goldenLine)) int {
 
 // TestGolden holds every string of the shared goldens against the reference's ids and texts, whole and streamed.
 func TestGolden(t *testing.T) {
-	for _, name := range []string{"gpt2", "qwen3", "llama3", "smollm2_style", "tiny512", "llama2"} {
+	for _, name := range []string{"gpt2", "qwen3", "llama3", "smollm2_style", "tiny512", "llama2",
+		"llama2_metaspace", "gemma3", "qwen3_5_style", "edge_added", "gpt_oss", "deepseek_v3"} {
 		t.Run(name, func(t *testing.T) {
 			dir := sharedFolder(t, name)
 			tok := loadShared(t, name)
 			bad := 0
 			report := func(what, text string, got, want any) {
 				if bad++; bad <= 10 {
-					t.Errorf("%s of %.80q:\n got %.200v\nwant %.200v", what, text, got, want)
+					t.Errorf("%s of %.80q:\n got %.200s\nwant %.200s", what, text, fmt.Sprint(got), fmt.Sprint(want))
 				}
 			}
 			n := eachGolden(t, dir, func(g goldenLine) {

@@ -132,12 +132,26 @@ func (l *loader) preTokenizers(place string, raw json.RawMessage, depth int) []p
 	}
 }
 
+// punctuationSince9 is the punctuation that came with Unicode 9 to 15: the reference's own table for its
+// Punctuation component (unlike that of its regular expressions) is of Unicode 8.
+var punctuationSince9 = &unicode.RangeTable{
+	R16: []unicode.Range16{{0x061D, 0x061D, 1}, {0x09FD, 0x09FD, 1}, {0x0A76, 0x0A76, 1}, {0x0C77, 0x0C77, 1},
+		{0x0C84, 0x0C84, 1}, {0x1B7D, 0x1B7E, 1}, {0x2E43, 0x2E4F, 1}, {0x2E52, 0x2E5D, 1}},
+	R32: []unicode.Range32{{0x10EAD, 0x10EAD, 1}, {0x10F55, 0x10F59, 1}, {0x10F86, 0x10F89, 1},
+		{0x1144B, 0x1144F, 1}, {0x1145A, 0x1145B, 1}, {0x1145D, 0x1145D, 1}, {0x11660, 0x1166C, 1},
+		{0x116B9, 0x116B9, 1}, {0x1183B, 0x1183B, 1}, {0x11944, 0x11946, 1}, {0x119E2, 0x119E2, 1},
+		{0x11A3F, 0x11A46, 1}, {0x11A9A, 0x11A9C, 1}, {0x11A9E, 0x11AA2, 1}, {0x11B00, 0x11B09, 1},
+		{0x11C41, 0x11C45, 1}, {0x11C70, 0x11C71, 1}, {0x11EF7, 0x11EF8, 1}, {0x11F43, 0x11F4F, 1},
+		{0x11FFF, 0x11FFF, 1}, {0x12FF1, 0x12FF2, 1}, {0x16E97, 0x16E9A, 1}, {0x16FE2, 0x16FE2, 1},
+		{0x1E95E, 0x1E95F, 1}},
+}
+
 // isPunctuation is the reference's: ASCII punctuation (symbols as $ too) and the categories P of old tables.
 func isPunctuation(r rune) bool {
 	if r < utf8.RuneSelf {
 		return loadUnicode().class(r)&(classP|classS) != 0
 	}
-	return unicode.IsPunct(r)
+	return unicode.IsPunct(r) && !unicode.Is(punctuationSince9, r)
 }
 
 func (l *loader) behavior(place string, name *string, absent string) behavior {

@@ -1,0 +1,30 @@
+package tokenizer
+
+import (
+	"strings"
+	"testing"
+)
+
+// BenchmarkEncode encodes the ordinary prose and code of the goldens, repeated as a service would see it, and
+// reports tokens a second.
+func BenchmarkEncode(b *testing.B) {
+	for _, name := range []string{"gpt2", "qwen3", "llama3", "smollm2_style", "llama2"} {
+		b.Run(name, func(b *testing.B) {
+			tok := loadShared(b, name)
+			var text strings.Builder
+			eachGolden(b, sharedFolder(b, name), func(g goldenLine) {
+				if isASCII(g.Text) && len(g.Text) > 40 && strings.Count(g.Text, " ")*12 > len(g.Text) {
+					text.WriteString(g.Text)
+					text.WriteByte('\n')
+				}
+			})
+			s := text.String()
+			tokens := 0
+			b.SetBytes(int64(len(s)))
+			for b.Loop() {
+				tokens += len(tok.Encode(s, false))
+			}
+			b.ReportMetric(float64(tokens)/b.Elapsed().Seconds()/1e6, "Mtok/s")
+		})
+	}
+}
