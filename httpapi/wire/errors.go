@@ -41,11 +41,11 @@ type UnsupportedChunkError struct {
 }
 
 func (e *UnsupportedChunkError) Error() string {
-	where := fmt.Sprintf("prompt.chunks[%d]", e.Chunk)
+	where := "" // for a prompt, the path of the field says it
 	if e.Datum >= 0 {
-		where = fmt.Sprintf("datum %d: model_input[%d]", e.Datum, e.Chunk)
+		where = fmt.Sprintf("datum %d: model_input[%d]: ", e.Datum, e.Chunk)
 	}
-	return fmt.Sprintf("%s: chunk kind %q is not supported; send encoded_text chunks only", where, e.Kind)
+	return fmt.Sprintf("%schunk kind %q is not supported; send encoded_text chunks only", where, e.Kind)
 }
 
 // TooLargeError is returned by DecodeBody when a body, compressed or not, passes the limit.
