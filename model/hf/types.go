@@ -25,6 +25,8 @@ type Checkpoint struct {
 	Files            []string // the weight files, sorted
 	EOS              []int    // all end-of-sequence ids of both configurations, ascending, without repeats
 	Warnings         []string // what was odd and let pass, a sentence each
+
+	indexed bool // the weight files are those of a shard index
 }
 
 // Has says whether the checkpoint stores a tensor of that name; whether an output head has one of its own, for example.
@@ -124,13 +126,16 @@ type Config struct {
 	// Raw is every field of the file as it stood, by its name there.
 	Raw map[string]json.RawMessage
 
-	ropeRest map[string]json.RawMessage // fields of the rotary object that Rope doesn't hold, as "rope_parameters.NAME"
+	// Warnings tell what was odd and has no effect, a sentence each.
+	Warnings []string
+
+	ropeRest map[string]json.RawMessage // of the rotary object what Rope doesn't hold, as "rope_parameters.NAME"
 }
 
 // Rope describes the rotary position embedding.
 type Rope struct {
 	Type   string  // "default", "linear", "dynamic", "yarn", "longrope" or "llama3"
-	Theta  float64 // 10000 if absent
+	Theta  float64 // 10000 if absent in the families that default to it; 0 if absent elsewhere: a builder must not use that
 	Factor float64 // 0 if absent; never absent in linear, dynamic, yarn and llama3
 
 	LowFreqFactor        float64 // llama3 only
