@@ -103,9 +103,12 @@ type Store struct {
 	busy  map[Sum]bool
 }
 
+// ChunkBucket is the bucket with the content, for walks that leave it out.
+const ChunkBucket = "blob.chunk"
+
 var (
 	metaBucket    = []byte("blob")         // id -> meta
-	chunkBucket   = []byte("blob.chunk")   // id, chunk number -> bytes
+	chunkBucket   = []byte(ChunkBucket)    // id, chunk number -> bytes
 	sumBucket     = []byte("blob.sum")     // sha256 -> id of the complete blob
 	partialBucket = []byte("blob.partial") // sha256 -> id of the unfinished upload
 )
