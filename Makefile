@@ -1,0 +1,58 @@
+# SmolGym. `make help` lists what there is.
+SHELL := /bin/bash
+GO ?= go
+PYTHON ?= python3
+BIN := bin/smolgym
+VENV := .venv
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+
+.DEFAULT_GOAL := help
+.PHONY: help build test test-go test-sdk lint race fuzz bench torch-env clean size deps
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+build: ## build bin/smolgym
+	$(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN) ./cmd/smolgym
+
+test: build lint $(VENV)/ready ## every check that holds the product: Go tests, then the official SDK against the built binary
+	@$(PYTHON) .ci/tally.py go sdk
+
+test-go: ## the Go tests alone
+	@$(PYTHON) .ci/tally.py go
+
+test-sdk: build $(VENV)/ready ## the official SDK's end-to-end tests alone
+	@$(PYTHON) .ci/tally.py sdk
+
+$(VENV)/ready: testdata/sdk/requirements.txt testdata/sdk/env.sh
+	bash testdata/sdk/env.sh sdk
+	@touch $@
+
+torch-env: ## the optional, cached environment with torch that some SDK tests and golden makers need
+	bash testdata/sdk/env.sh torch
+
+lint: ## gofmt, vet, staticcheck, errcheck
+	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "gofmt needed: $$out"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	$(GO) tool errcheck -ignoretests ./...
+
+race: ## the concurrent packages under the race detector
+	$(GO) test -race ./appliance/... ./store/... ./tokenizer/... ./httpapi/...
+
+fuzz: ## 30 s for each fuzz target
+	@for pkg in $$($(GO) list ./...); do \
+	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
+	    echo "== $$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime 30s $$pkg || exit 1; done; done
+
+bench: ## kernel and tokenizer benchmarks
+	$(GO) test -run '^$$' -bench . -benchtime 1s ./kernels/... ./tokenizer/... ./store/...
+
+deps: ## write the binary's package list, which a test compares
+	$(GO) list -deps ./cmd/smolgym | grep '\.' | sort > testdata/deps.txt
+
+size: ## lines of Go, C and Python per folder
+	@git ls-files '*.go' '*.c' '*.h' '*.py' | xargs wc -l | awk '$$2 != "total" {n=split($$2,p,"/"); d=(n>1?p[1] (n>2?"/" p[2]:""):"."); s[d]+=$$1; t+=$$1} END {for (d in s) printf "%7d  %s\n", s[d], d; printf "%7d  in all\n", t}' | sort -k2
+
+clean: ## remove what was built
+	rm -rf bin $(VENV)

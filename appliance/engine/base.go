@@ -1,0 +1,160 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"smolgym/kernels"
+	"smolgym/model/arch"
+	"smolgym/model/hf"
+	"smolgym/model/ir"
+	"smolgym/model/safetensors"
+	"smolgym/tokenizer"
+)
+
+// Base is a loaded model that runs and samplers share.
+type Base struct {
+	e      *Engine
+	info   BaseInfo
+	train  *arch.Model
+	decode *arch.Model
+	tok    *tokenizer.Tokenizer
+
+	// The owner's own.
+	weights  map[string]kernels.Buffer // by tensor name, and constants by theirs
+	cache    *cache                    // made at the first sample
+	decoders map[decodeKey]*ir.Program
+	refs     int
+	gone     bool
+}
+
+// LoadBase reads a checkpoint's weights into device memory. Owner. tok may be
+// nil: then stop strings are refused.
+func (e *Engine) LoadBase(name string, ck *hf.Checkpoint, src hf.Source, tok *tokenizer.Tokenizer) (*Base, error) {
+	train, err := arch.Build(ck, arch.Train)
+	if err != nil {
+		return nil, fmt.Errorf("load %s: %w", name, err)
+	}
+	decode, err := arch.Build(ck, arch.Decode)
+	if err != nil {
+		return nil, fmt.Errorf("load %s: %w", name, err)
+	}
+	b := &Base{e: e, train: train, decode: decode, tok: tok, weights: map[string]kernels.Buffer{}, decoders: map[decodeKey]*ir.Program{}, refs: 1}
+	b.info = BaseInfo{Name: name, Family: ck.Config.ModelType, Context: train.Context, Vocab: ck.Config.VocabSize, DType: ir.F32}
+	if e.opt.Context > 0 && (b.info.Context == 0 || e.opt.Context < b.info.Context) {
+		b.info.Context = e.opt.Context
+	}
+	for _, id := range ck.EOS {
+		b.info.EOS = append(b.info.EOS, int32(id))
+	}
+	for _, id := range train.Graph.Named(ir.ClassWeight) {
+		n := train.Graph.Value(id).Type.Shape.Elements(ir.Dims{})
+		b.info.Params += n
+		b.info.Bytes += 4 * n
+	}
+	if free := e.dev.Info().FreeBytes; b.info.Bytes > free {
+		return nil, fmt.Errorf("load %s: %w: the weights need %s, %s are free", name, ErrNoFit, size(b.info.Bytes), size(free))
+	}
+	if err := b.load(ck, src); err != nil {
+		b.free()
+		return nil, fmt.Errorf("load %s: %w", name, err)
+	}
+	return b, nil
+}
+
+func (b *Base) load(ck *hf.Checkpoint, src hf.Source) error {
+	g := b.train.Graph
+	for _, id := range g.Named(ir.ClassWeight) {
+		v := g.Value(id)
+		t, ok := ck.Tensors[v.Name]
+		if !ok {
+			return fmt.Errorf("tensor %s: not in the checkpoint", v.Name)
+		}
+		buf, err := alloc(b.e.dev, v.Type.Bytes(ir.Dims{}), v.Name)
+		if err != nil {
+			return err
+		}
+		b.weights[v.Name] = buf
+		file, err := src.Open(t.File)
+		if err != nil {
+			return err
+		}
+		err = upload(b.e.dev, buf, file, t)
+		if c, ok := file.(io.Closer); ok {
+			err = errors.Join(err, c.Close())
+		}
+		if err != nil {
+			return fmt.Errorf("tensor %s: %w", v.Name, err)
+		}
+	}
+	for name, values := range b.train.Consts {
+		buf, err := alloc(b.e.dev, int64(4*len(values)), name)
+		if err != nil {
+			return err
+		}
+		b.weights[name] = buf
+		if err := b.e.dev.Write(buf, 0, floatBytes(values)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// upload copies a stored tensor piece by piece, widened to float32.
+func upload(dev kernels.Device, dst kernels.Buffer, src io.ReaderAt, t hf.Tensor) error {
+	const piece = 1 << 20 // elements
+	width := t.DType.Size()
+	total := t.Elements()
+	raw := make([]byte, min(piece, total)*int64(width))
+	values := make([]float32, min(piece, total))
+	for at := int64(0); at < total; at += piece {
+		n := min(piece, total-at)
+		part := raw[:n*int64(width)]
+		if _, err := src.ReadAt(part, t.Offset+at*int64(width)); err != nil && !(errors.Is(err, io.EOF)) {
+			return err
+		}
+		if err := safetensors.Float32s(values[:n], t.DType, part); err != nil {
+			return err
+		}
+		if err := dev.Write(dst, at*4, floatBytes(values[:n])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Info describes the model.
+func (b *Base) Info() BaseInfo { return b.info }
+
+// Release gives up the loader's hold; memory is freed when no run or sampler
+// uses the model. Owner.
+func (b *Base) Release() {
+	b.refs--
+	if b.refs == 0 && !b.gone {
+		b.gone = true
+		b.free()
+	}
+}
+
+func (b *Base) free() {
+	for name, buf := range b.weights {
+		buf.Free()
+		delete(b.weights, name)
+	}
+	if b.cache != nil {
+		b.cache.release()
+		b.cache = nil
+	}
+}
+
+// size is a number of bytes for people.
+func size(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%d bytes", n)
+}

@@ -1,0 +1,302 @@
+package engine
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"smolgym/model/ir"
+	"smolgym/model/plan"
+)
+
+// decodeKey names the decoding graph of an adapter shape.
+type decodeKey struct {
+	rank                    int
+	alpha                   float64
+	attention, mlp, unembed bool
+}
+
+// decoder runs samples by continuous batching: each step feeds one token of
+// every decoding sequence and pieces of the prompts, for one set of weights;
+// sets of weights take turns.
+type decoder struct {
+	e     *Engine
+	queue []*job      // waiting for pages, in order of arrival
+	jobs  []*job      // admitted, samples still to begin
+	run   []*sequence // in batches
+	turn  any         // weights of the last step, see Weights.key
+}
+
+// due reports whether there is anything to decode.
+func (d *decoder) due() bool {
+	e := d.e
+	e.mu.Lock()
+	d.queue = append(d.queue, e.incoming...)
+	e.incoming = nil
+	e.active, e.queued = len(d.run), len(d.queue)
+	e.mu.Unlock()
+	return len(d.run)+len(d.queue)+len(d.jobs) > 0
+}
+
+// abort fails everything.
+func (d *decoder) abort(err error) {
+	d.due()
+	for _, j := range append(append([]*job{}, d.queue...), d.jobs...) {
+		d.fail(j, err)
+	}
+	for len(d.run) > 0 {
+		d.fail(d.run[0].j, err)
+	}
+}
+
+// fail ends a job with an error and frees what it holds.
+func (d *decoder) fail(j *job, err error) {
+	keep := d.run[:0]
+	for _, s := range d.run {
+		if s.j == j {
+			j.weights.b.cache.drop(s.pages)
+		} else {
+			keep = append(keep, s)
+		}
+	}
+	d.run = keep
+	d.end(j, nil, err)
+}
+
+// end answers a job.
+func (d *decoder) end(j *job, result *SampleResult, err error) {
+	j.ended = true
+	d.letGo(j)
+	d.queue, d.jobs = without(d.queue, j), without(d.jobs, j)
+	j.Done(result, err)
+	j.weights.Release()
+}
+
+func without(list []*job, j *job) []*job {
+	keep := list[:0]
+	for _, x := range list {
+		if x != j {
+			keep = append(keep, x)
+		}
+	}
+	return keep
+}
+
+// admit begins samples of prefilled prompts, then prompts from the queue, as
+// far as there are pages. A prompt enters only together with the pages of one
+// of its samples, and its later samples come before newcomers: so every
+// admitted job can always go on.
+func (d *decoder) admit() {
+	for _, j := range append([]*job{}, d.jobs...) {
+		for j.prompt == nil && j.begun < j.Count && d.room() {
+			if !d.begin(j) {
+				break
+			}
+		}
+	}
+	for len(d.queue) > 0 && d.room() {
+		j := d.queue[0]
+		ok, err := d.enter(j)
+		if err != nil {
+			d.fail(j, err)
+			continue
+		}
+		if !ok {
+			return
+		}
+		d.queue = d.queue[1:]
+	}
+}
+
+func (d *decoder) room() bool { return len(d.run) < 4*d.e.opt.DecodeSequences }
+
+// enter starts a job's prefill. The pages of its first sample are taken at
+// once, behind those of the prompt.
+func (d *decoder) enter(j *job) (bool, error) {
+	b := j.weights.b
+	if b.cache == nil {
+		tokens := max(d.e.opt.CacheTokens, b.info.Context+pageTokens)
+		c, err := newCache(d.e.dev, b.decode.Graph, tokens)
+		if err != nil {
+			return false, err
+		}
+		b.cache = c
+	}
+	want, n := pagesFor(len(j.Prompt)+j.limit), len(j.Prompt)
+	if j.Count > 1 && n%pageTokens > 0 {
+		want++ // a copy of the prompt's last, partial page
+	}
+	pages := b.cache.take(want)
+	if pages == nil {
+		return false, nil
+	}
+	if j.Count > 1 && n%pageTokens > 0 {
+		j.partial, pages = pages[want-1], pages[:want-1]
+	}
+	j.prompt = &sequence{j: j, index: -1, feed: j.Prompt, pages: pages}
+	d.run = append(d.run, j.prompt)
+	d.jobs = append(d.jobs, j)
+	return true, nil
+}
+
+// begin starts the next sample of a prefilled job from the prompt's logits.
+func (d *decoder) begin(j *job) bool {
+	c := j.weights.b.cache
+	n := len(j.Prompt)
+	s := &sequence{j: j, index: j.begun, cached: n, stop: j.stopper(), out: j.blankSequence()}
+	own := c.take(pagesFor(n+j.limit) - len(j.shared))
+	if own == nil {
+		return false
+	}
+	c.share(j.shared)
+	s.pages = append(append([]int32{}, j.shared...), own...)
+	if j.partial >= 0 {
+		if err := c.copyRows(own[0], j.partial, n%pageTokens); err != nil {
+			c.drop(s.pages)
+			d.fail(j, err)
+			return false
+		}
+	}
+	d.start(s)
+	return true
+}
+
+// start takes a sample's first token from the prompt's logits.
+func (d *decoder) start(s *sequence) {
+	j := s.j
+	j.begun++
+	if s.index > 0 {
+		j.result.CachedTokens = len(j.Prompt)
+	}
+	d.run = append(d.run, s)
+	d.token(s, j.row, j.lse)
+	if j.begun == j.Count && !j.ended {
+		d.letGo(j)
+		d.jobs = without(d.jobs, j)
+		d.settle(j)
+	}
+}
+
+// letGo gives the job's hold on the prompt's pages up.
+func (d *decoder) letGo(j *job) {
+	c := j.weights.b.cache
+	if c == nil {
+		return
+	}
+	c.drop(j.shared)
+	if j.partial >= 0 {
+		c.drop([]int32{j.partial})
+	}
+	j.shared, j.partial = nil, -1
+}
+
+// settle answers a job whose samples are all finished.
+func (d *decoder) settle(j *job) {
+	if j.left == 0 && j.begun == j.Count && !j.ended {
+		d.end(j, &j.result, nil)
+	}
+}
+
+// prefilled is called when the prompt's last row is computed: the prompt's
+// sequence becomes the first sample, its full pages are kept for the others and
+// the rows of its last page are copied aside for them.
+func (d *decoder) prefilled(s *sequence, row []float32, lse float32) {
+	j := s.j
+	j.prompt = nil
+	j.row, j.lse = append([]float32{}, row...), lse
+	c, n := j.weights.b.cache, len(j.Prompt)
+	if j.Count > 1 {
+		j.shared = append([]int32{}, s.pages[:n/pageTokens]...)
+		c.share(j.shared)
+		if j.partial >= 0 {
+			if err := c.copyRows(j.partial, s.pages[n/pageTokens], n%pageTokens); err != nil {
+				d.fail(j, err)
+				return
+			}
+		}
+	}
+	d.remove(s)
+	d.start(&sequence{j: j, index: 0, cached: n, pages: s.pages, stop: j.stopper(), out: j.blankSequence()})
+}
+
+func (d *decoder) remove(s *sequence) {
+	for i, x := range d.run {
+		if x == s {
+			d.run = append(d.run[:i], d.run[i+1:]...)
+			return
+		}
+	}
+}
+
+// token chooses the next token of a sample and ends it when it is the last.
+func (d *decoder) token(s *sequence, logits []float32, lse float32) {
+	j := s.j
+	if lse != lse || math.IsInf(float64(lse), 0) {
+		d.fail(j, fmt.Errorf("sample from %s: the model's logits are not finite", j.weights.b.info.Name))
+		return
+	}
+	d.e.count(func(c *Stats) { c.SampledTokens++ })
+	id := choose(logits, j.weights.b.drawable(), j.Params, uniform(j.Params.Seed, s.index, len(s.out.Tokens)))
+	s.out.Tokens = append(s.out.Tokens, id)
+	s.out.Logprobs = append(s.out.Logprobs, logits[id]-lse)
+	if s.out.TopK != nil {
+		s.out.TopK.best(logits, lse)
+	}
+	s.feed = s.out.Tokens[len(s.out.Tokens)-1:]
+	if s.stop != nil && s.stop.Push(id) {
+		s.out.Stopped = true
+	} else if len(s.out.Tokens) < j.limit {
+		return
+	}
+	j.weights.b.cache.drop(s.pages)
+	d.remove(s)
+	j.result.Sequences[s.index] = s.out
+	j.left--
+	d.settle(j)
+}
+
+// drawable is how many tokens may be drawn: a padded vocabulary's rows beyond
+// the tokenizer's last id are not.
+func (b *Base) drawable() int {
+	if b.tok == nil {
+		return b.info.Vocab
+	}
+	return min(b.info.Vocab, b.tok.VocabSize())
+}
+
+// pick takes the sequences of the next step: those of one set of weights, the
+// one that comes after the last step's in order of arrival.
+func (d *decoder) pick() []*sequence {
+	var order []any
+	batches := map[any][]*sequence{}
+	for _, s := range d.run {
+		k := s.j.weights.key()
+		if batches[k] == nil {
+			order = append(order, k)
+		}
+		batches[k] = append(batches[k], s)
+	}
+	next := order[(slices.Index(order, d.turn)+1)%len(order)]
+	d.turn = next
+	return batches[next]
+}
+
+func (b *Base) decodeProgram(cfg TrainerConfig, capacity ir.Dims) (*ir.Program, error) {
+	key := decodeKey{}
+	if cfg.LoRA != nil {
+		key = decodeKey{cfg.LoRA.Rank, cfg.LoRA.Alpha, cfg.Attention, cfg.MLP, cfg.Unembed}
+	}
+	if p, ok := b.decoders[key]; ok {
+		return p, nil
+	}
+	g, _, err := b.variant(b.decode.Graph, cfg)
+	if err != nil {
+		return nil, err
+	}
+	p, err := plan.Build(g, capacity)
+	if err != nil {
+		return nil, err
+	}
+	b.decoders[key] = p
+	return p, nil
+}

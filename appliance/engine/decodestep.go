@@ -1,0 +1,193 @@
+package engine
+
+import (
+	"time"
+
+	"smolgym/kernels"
+	"smolgym/model/ir"
+)
+
+// stepBatch is one decoding step laid out for the program.
+type stepBatch struct {
+	seqs                                 []*sequence
+	take                                 []int // tokens fed of each sequence
+	ids, positions, offsets, start, rows []int32
+	owner                                []int // index into seqs for each row
+	blocks                               int   // block-table columns
+}
+
+// step decodes one batch.
+func (d *decoder) step() {
+	began := time.Now()
+	d.admit()
+	if len(d.run) > 0 {
+		seqs := d.pick()
+		if err := d.forward(seqs); err != nil {
+			for _, s := range seqs {
+				if !s.j.ended {
+					d.fail(s.j, err)
+				}
+			}
+		}
+	}
+	d.e.lastDecode = time.Since(began)
+	d.e.idleSince = time.Now()
+}
+
+// rowLimit keeps the logits of a step, float32[rows, vocabulary], near 64 MiB.
+func (d *decoder) rowLimit(vocab int) int {
+	return max(d.e.opt.DecodeSequences, min(d.e.opt.DecodeTokens, (16<<20)/max(vocab, 1)))
+}
+
+// lay packs as much of the sequences as a step holds: every decoding sequence's
+// token first, then pieces of prompts.
+func (d *decoder) lay(seqs []*sequence) *stepBatch {
+	opt := d.e.opt
+	rowLimit := d.rowLimit(seqs[0].j.weights.b.info.Vocab)
+	b := &stepBatch{offsets: []int32{0}}
+	for _, prompts := range []bool{false, true} {
+		for _, s := range seqs {
+			if (s.index < 0) != prompts || len(b.seqs) == opt.DecodeSequences {
+				continue
+			}
+			n := min(len(s.feed), opt.DecodeTokens-len(b.ids))
+			if s.index < 0 && s.j.scoresPrompt() {
+				n = min(n, rowLimit-len(b.rows))
+			}
+			if n <= 0 || len(b.rows) >= rowLimit {
+				continue
+			}
+			b.add(s, n)
+		}
+	}
+	return b
+}
+
+func (b *stepBatch) add(s *sequence, n int) {
+	at := len(b.seqs)
+	b.seqs, b.take = append(b.seqs, s), append(b.take, n)
+	b.start = append(b.start, int32(s.cached))
+	for i := range n {
+		b.ids = append(b.ids, s.feed[i])
+		b.positions = append(b.positions, int32(s.cached+i))
+		last := i == n-1 && n == len(s.feed)
+		if last || (s.index < 0 && s.j.scoresPrompt()) {
+			b.rows = append(b.rows, int32(len(b.ids)-1))
+			b.owner = append(b.owner, at)
+		}
+	}
+	b.offsets = append(b.offsets, int32(len(b.ids)))
+	b.blocks = max(b.blocks, pagesFor(s.cached+n))
+}
+
+// table is the page table [S,B] of the batch.
+func (b *stepBatch) table() []int32 {
+	table := make([]int32, len(b.seqs)*b.blocks)
+	for i, s := range b.seqs {
+		copy(table[i*b.blocks:(i+1)*b.blocks], s.pages)
+	}
+	return table
+}
+
+// forward runs a step and hands each row to its sequence.
+func (d *decoder) forward(seqs []*sequence) error {
+	e, w := d.e, seqs[0].j.weights
+	base := w.b
+	batch := d.lay(seqs)
+	rows := batch.rows
+	if len(rows) == 0 {
+		rows = []int32{0} // a piece of a prompt that nobody reads a row of
+	}
+	// Capacity leaves room for every page of one context in the table.
+	capacity := ir.Dims{T: e.opt.DecodeTokens, S: e.opt.DecodeSequences, R: d.rowLimit(base.info.Vocab), C: 1, P: base.cache.pages, B: pagesFor(base.info.Context)}
+	prog, err := base.decodeProgram(w.cfg, capacity)
+	if err != nil {
+		return err
+	}
+	for name, v := range map[string][]int32{
+		"ids": batch.ids, "positions": batch.positions, "offsets": batch.offsets, "start": batch.start, "table": batch.table(), "rows": rows,
+	} {
+		if err := e.decode.setI32(name, v); err != nil {
+			return err
+		}
+	}
+	dims := ir.Dims{T: len(batch.ids), S: len(batch.seqs), R: len(rows), C: 1, P: base.cache.pages, B: batch.blocks}
+	lookup := func(s ir.Slot) kernels.Buffer {
+		if buf, ok := base.cache.states[s.Name]; ok {
+			return buf
+		}
+		return w.lookup(s.Name)
+	}
+	if err := e.decode.run(prog, dims, lookup, nil); err != nil {
+		return err
+	}
+	logits := make([]float32, len(batch.rows)*base.info.Vocab)
+	lse := make([]float32, len(batch.rows))
+	if len(batch.rows) > 0 {
+		if err := e.decode.getF32("logits", logits); err != nil {
+			return err
+		}
+		if err := e.decode.getF32("lse", lse); err != nil {
+			return err
+		}
+	}
+	d.countStep(batch)
+	d.deliver(batch, logits, lse)
+	return nil
+}
+
+func (d *decoder) countStep(b *stepBatch) {
+	d.e.count(func(s *Stats) {
+		s.DecodeSteps++
+		s.DecodeSequences += int64(len(b.seqs))
+		s.MaxDecodeBatch = max(s.MaxDecodeBatch, len(b.seqs))
+		for i, seq := range b.seqs {
+			if seq.index < 0 {
+				s.PrefillTokens += int64(b.take[i])
+			}
+		}
+	})
+}
+
+// deliver hands the rows out in the order of the batch.
+func (d *decoder) deliver(b *stepBatch, logits []float32, lse []float32) {
+	if len(b.seqs) == 0 {
+		return
+	}
+	vocab := b.seqs[0].j.weights.b.info.Vocab
+	row := 0
+	for i, s := range b.seqs {
+		first := s.cached
+		s.cached += b.take[i]
+		s.feed = s.feed[b.take[i]:]
+		for ; row < len(b.owner) && b.owner[row] == i; row++ {
+			if s.j.ended {
+				continue // failed earlier in this batch
+			}
+			r := logits[row*vocab : (row+1)*vocab]
+			position := first + int(b.rows[row]-b.offsets[i])
+			if s.index >= 0 {
+				d.token(s, r, lse[row])
+				continue
+			}
+			s.j.score(position, r, lse[row])
+			if position == len(s.j.Prompt)-1 {
+				d.prefilled(s, r, lse[row])
+			}
+		}
+	}
+}
+
+// score takes the row after prompt position at: the distribution of the next
+// prompt token.
+func (j *job) score(at int, logits []float32, lse float32) {
+	if at+1 >= len(j.Prompt) {
+		return
+	}
+	if j.PromptLogprobs {
+		j.result.PromptLogprobs = append(j.result.PromptLogprobs, logits[j.Prompt[at+1]]-lse)
+	}
+	if j.result.TopKPrompt != nil {
+		j.result.TopKPrompt.best(logits, lse)
+	}
+}

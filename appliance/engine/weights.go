@@ -1,0 +1,128 @@
+package engine
+
+import (
+	"fmt"
+	"io"
+	"sync/atomic"
+
+	"smolgym/kernels"
+	"smolgym/model/lora"
+)
+
+// Weights are what a sampler reads: the base model as it is, with an adapter's
+// snapshot, or a snapshot of every parameter. They never change.
+type Weights struct {
+	b    *Base
+	cfg  TrainerConfig
+	base bool                      // the base model itself
+	own  map[string]kernels.Buffer // snapshot: adapter tensors, or all parameters
+	refs atomic.Int32
+}
+
+// Weights is the base model as a sampler's weights. Owner.
+func (b *Base) Weights() *Weights {
+	b.refs++
+	w := &Weights{b: b, base: true}
+	w.refs.Store(1)
+	return w
+}
+
+// Base is the model these weights belong to.
+func (w *Weights) Base() *Base { return w.b }
+
+// key is equal for weights that may share a decoding batch.
+func (w *Weights) key() any {
+	if w.base {
+		return w.b
+	}
+	return w
+}
+
+// Retain takes a hold; any goroutine that has one may.
+func (w *Weights) Retain() *Weights {
+	w.refs.Add(1)
+	return w
+}
+
+// Release gives a hold up; the owner frees the memory after the last.
+func (w *Weights) Release() {
+	if w.refs.Add(-1) == 0 {
+		w.b.e.later(func() {
+			for _, buf := range w.own {
+				buf.Free()
+			}
+			w.own = nil
+			w.b.Release()
+		})
+	}
+}
+
+// lookup finds the buffer of a weight, adapter or constant.
+func (w *Weights) lookup(name string) kernels.Buffer {
+	if buf, ok := w.own[name]; ok {
+		return buf
+	}
+	return w.b.weights[name]
+}
+
+// newWeights takes over own.
+func (b *Base) newWeights(cfg TrainerConfig, own map[string]kernels.Buffer) *Weights {
+	b.refs++
+	w := &Weights{b: b, cfg: cfg, own: own}
+	w.refs.Store(1)
+	return w
+}
+
+// LoadWeights reads a sampler's weights from a stored checkpoint: open gives
+// the bytes of each tensor, raw little-endian float32. Owner.
+func (b *Base) LoadWeights(cfg TrainerConfig, open func(TensorInfo) (io.ReaderAt, error)) (*Weights, error) {
+	specs, err := b.params(cfg)
+	if err != nil {
+		return nil, err
+	}
+	own := map[string]kernels.Buffer{}
+	fail := func(err error) (*Weights, error) {
+		for _, buf := range own {
+			buf.Free()
+		}
+		return nil, err
+	}
+	for _, s := range specs {
+		buf, err := alloc(b.e.dev, s.bytes(), s.name)
+		if err != nil {
+			return fail(err)
+		}
+		own[s.name] = buf
+		if err := b.e.fill(buf, s.info(""), open); err != nil {
+			return fail(err)
+		}
+	}
+	return b.newWeights(cfg, own), nil
+}
+
+// fill copies a stored tensor into buf piece by piece.
+func (e *Engine) fill(buf kernels.Buffer, info TensorInfo, open func(TensorInfo) (io.ReaderAt, error)) error {
+	r, err := open(info)
+	if err != nil {
+		return fmt.Errorf("tensor %s: %w", info.Name, err)
+	}
+	piece := make([]byte, min(info.Bytes, 4<<20))
+	for at := int64(0); at < info.Bytes; at += int64(len(piece)) {
+		part := piece[:min(int64(len(piece)), info.Bytes-at)]
+		if n, err := r.ReadAt(part, at); n < len(part) {
+			return fmt.Errorf("tensor %s: %w", info.Name, err)
+		}
+		if err := e.dev.Write(buf, at, part); err != nil {
+			return err
+		}
+		if err := e.yield(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// loraConfig is cfg in the words of package lora.
+func (c TrainerConfig) loraConfig() lora.Config {
+	return lora.Config{Rank: c.LoRA.Rank, Alpha: c.LoRA.Alpha, Attention: c.Attention, MLP: c.MLP, Unembed: c.Unembed}
+}
