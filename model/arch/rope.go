@@ -1,0 +1,119 @@
+package arch
+
+import (
+	"math"
+
+	"smolgym/model/hf"
+)
+
+// ropeTypes are the scalings that can be computed. "dynamic" stretches only
+// beyond max_position_embeddings, which is where our context ends.
+var ropeTypes = []string{"default", "linear", "dynamic", "llama3", "yarn"}
+
+// ropeTables gives cos and sin [context, headDim/2] as the reference does: every
+// step in float32, the angle being the rounded product of position and
+// frequency.
+func ropeTables(r hf.Rope, headDim, context, maxPositions int) (cos, sin []float32) {
+	freq, factor := frequencies(r, headDim, maxPositions)
+	n := len(freq)
+	cos, sin = make([]float32, context*n), make([]float32, context*n)
+	for pos := range context {
+		for i, f := range freq {
+			angle := float64(float32(pos) * f)
+			s, c := math.Sincos(angle)
+			cos[pos*n+i] = float32(c) * factor
+			sin[pos*n+i] = float32(s) * factor
+		}
+	}
+	return cos, sin
+}
+
+// frequencies gives headDim/2 radians a position, and the factor of cos and sin.
+func frequencies(r hf.Rope, headDim, maxPositions int) (freq []float32, factor float32) {
+	base := make([]float32, headDim/2) // theta^(2i/headDim)
+	freq = make([]float32, headDim/2)
+	for i := range freq {
+		exponent := float32(2*i) / float32(headDim)
+		base[i] = float32(math.Pow(float64(float32(r.Theta)), float64(exponent)))
+		freq[i] = 1 / base[i]
+	}
+	switch r.Type {
+	case "linear":
+		for i := range freq {
+			freq[i] /= float32(r.Factor)
+		}
+	case "llama3":
+		llama3Frequencies(r, freq)
+	case "yarn":
+		return yarnFrequencies(r, base, headDim, maxPositions), yarnFactor(r)
+	}
+	return freq, 1
+}
+
+// llama3Frequencies divides slow rotations by the factor, keeps fast ones and
+// blends those between.
+func llama3Frequencies(r hf.Rope, freq []float32) {
+	old := float64(r.OriginalMaxPositions)
+	slow, fast := float32(old/r.LowFreqFactor), float32(old/r.HighFreqFactor) // wavelengths
+	factor := float32(r.Factor)
+	for i, f := range freq {
+		wave := float32(2*math.Pi) / f
+		switch {
+		case wave > slow:
+			freq[i] = f / factor
+		case !(wave < fast):
+			smooth := (float32(old)/wave - float32(r.LowFreqFactor)) / float32(r.HighFreqFactor-r.LowFreqFactor)
+			// The conversions keep each product rounded: no fused multiply-add.
+			freq[i] = float32(float32(1-smooth)*f/factor) + float32(smooth*f)
+		}
+	}
+}
+
+// yarnFactor is what cos and sin are multiplied by.
+func yarnFactor(r hf.Rope) float32 {
+	if r.AttentionFactor != nil {
+		return float32(*r.AttentionFactor)
+	}
+	scale := func(m float64) float64 {
+		if r.Factor <= 1 {
+			return 1
+		}
+		return 0.1*m*math.Log(r.Factor) + 1
+	}
+	if m, all := or(r.MScale, 0), or(r.MScaleAllDim, 0); m != 0 && all != 0 {
+		return float32(scale(m) / scale(all))
+	}
+	return float32(scale(1))
+}
+
+// yarnFrequencies blends interpolated (slow) and original (fast) rotations.
+func yarnFrequencies(r hf.Rope, base []float32, headDim, maxPositions int) []float32 {
+	length := float64(r.OriginalMaxPositions)
+	if length == 0 {
+		length = float64(maxPositions)
+	}
+	orDefault := func(p *float64, d float64) float64 {
+		if v := or(p, 0); v != 0 {
+			return v
+		}
+		return d
+	}
+	dim := func(rotations float64) float64 {
+		return float64(headDim) * math.Log(length/(rotations*2*math.Pi)) / (2 * math.Log(r.Theta))
+	}
+	low, high := dim(orDefault(r.BetaFast, 32)), dim(orDefault(r.BetaSlow, 1))
+	if or(r.Truncate, true) {
+		low, high = math.Floor(low), math.Ceil(high)
+	}
+	low, high = math.Max(low, 0), math.Min(high, float64(headDim-1))
+	if low == high {
+		high += 0.001
+	}
+	freq := make([]float32, len(base))
+	for i, b := range base {
+		ramp := min(max((float32(i)-float32(low))/float32(high-low), 0), 1)
+		keep := 1 - ramp
+		freq[i] = float32(1/(float32(r.Factor)*b)*float32(1-keep)) + float32(1/b*keep)
+	}
+	return freq
+}
