@@ -256,6 +256,7 @@ func (t *Tensor) setDense(dtype DType, raw []byte) error {
 	}
 	if len(t.Shape) == 0 {
 		t.Shape = []int{len(raw) / info.bytes}
+		return t.setValues(dtype, raw)
 	}
 	n, err := elements(t.Shape)
 	if err != nil {
