@@ -3,6 +3,8 @@ package loss
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"smolgym/model/ir"
 )
@@ -19,64 +21,73 @@ const (
 
 // Input is one f32[T,C] tensor of a loss.
 type Input struct {
-	Field    string  // its name in a request's loss_fn_inputs
-	Name     string  // its name in the graph
-	Required bool    // a request must send the tensor
-	Config   bool    // a number of the same name in loss_fn_config stands for a tensor of it
-	Default  float64 // what fills the tensor where the request says nothing
+	Field   string  // its name in a request's loss_fn_inputs
+	Name    string  // its name in the graph
+	Config  string  // the loss_fn_config key whose number stands for a whole tensor; "" for none
+	Default float64 // what fills the tensor where a request says nothing of an optional one
 }
 
 // Spec is one row of the table: what a loss reads.
 type Spec struct {
-	Name    string
-	Inputs  []Input // in a fixed order, beside target_tokens
-	Targets bool    // several targets a token are allowed (C > 1)
+	Name      string
+	Required  []string           // fields a request must send beside target_tokens
+	Optional  []string           // fields it may send
+	Config    map[string]float64 // loss_fn_config keys with their defaults
+	Inputs    []Input            // every tensor of the graph, required ones first
+	Targets2D bool               // several targets a token are allowed (C > 1)
 
 	build func(b *builder) ir.ID // per-token loss [T,C]
 }
 
-// ConfigKeys lists the numbers that loss_fn_config may set.
-func (s Spec) ConfigKeys() []string {
-	var keys []string
-	for _, in := range s.Inputs {
-		if in.Config {
-			keys = append(keys, in.Field)
-		}
-	}
-	return keys
-}
+// ConfigKeys lists the keys of Config in order.
+func (s Spec) ConfigKeys() []string { return slices.Sorted(maps.Keys(s.Config)) }
 
-// The tensors losses read. Weights multiply a token's loss; the policy losses
-// do without unless a request sends them.
-func weights(required bool) Input {
-	return Input{Field: "weights", Name: "loss.weights", Required: required, Default: 1}
-}
-
+// The tensors losses read. Weights multiply a token's loss; the policy losses do
+// without unless a request sends them.
 var (
-	sampled    = Input{Field: "logprobs", Name: "loss.logprobs", Required: true}
-	advantages = Input{Field: "advantages", Name: "loss.advantages", Required: true}
-	ratioMask  = Input{Field: "sequence_ratio_mask", Name: "loss.sequence_ratio_mask", Required: true}
+	weights    = Input{Field: "weights", Name: "loss.weights", Default: 1}
+	sampled    = Input{Field: "logprobs", Name: "loss.logprobs"}
+	advantages = Input{Field: "advantages", Name: "loss.advantages"}
+	ratioMask  = Input{Field: "sequence_ratio_mask", Name: "loss.sequence_ratio_mask"}
 )
 
+func setting(key, name string, value float64) Input {
+	return Input{Field: key, Name: name, Config: key, Default: value}
+}
+
 func clip(low, high float64) []Input {
-	return []Input{
-		{Field: "clip_low_threshold", Name: "loss.clip_low", Config: true, Default: low},
-		{Field: "clip_high_threshold", Name: "loss.clip_high", Config: true, Default: high},
-	}
+	return []Input{setting("clip_low_threshold", "loss.clip_low", low), setting("clip_high_threshold", "loss.clip_high", high)}
 }
 
 // table is in the order of Names. Clip thresholds bound the ratio itself.
 var table = []Spec{
-	{Name: "cross_entropy", Inputs: []Input{weights(true)}, Targets: true, build: crossEntropy},
-	{Name: "importance_sampling", Inputs: policy(), build: importanceSampling},
-	{Name: "ppo", Inputs: policy(clip(0.8, 1.2)...), build: ppo},
-	{Name: "cispo", Inputs: policy(clip(0, 4)...), build: cispo},
-	{Name: "dro", Inputs: policy(Input{Field: "beta", Name: "loss.beta", Config: true, Default: 0.05}), build: dro},
-	{Name: "gspo", Inputs: policy(append([]Input{ratioMask}, clip(1-3e-4, 1+4e-4)...)...), build: gspo},
+	row("cross_entropy", crossEntropy, []Input{weights}).targets2D(),
+	row("importance_sampling", importanceSampling, policy, weights),
+	row("ppo", ppo, policy, append(clip(0.8, 1.2), weights)...),
+	row("cispo", cispo, policy, append(clip(0, 4), weights)...),
+	row("dro", dro, policy, setting("beta", "loss.beta", 0.05), weights),
+	row("gspo", gspo, append(slices.Clone(policy), ratioMask), append(clip(1-3e-4, 1+4e-4), weights)...),
 }
 
-func policy(more ...Input) []Input {
-	return append([]Input{sampled, advantages, weights(false)}, more...)
+var policy = []Input{sampled, advantages}
+
+func row(name string, build func(b *builder) ir.ID, required []Input, optional ...Input) Spec {
+	s := Spec{Name: name, Config: map[string]float64{}, Inputs: slices.Concat(required, optional), build: build}
+	for _, in := range required {
+		s.Required = append(s.Required, in.Field)
+	}
+	for _, in := range optional {
+		s.Optional = append(s.Optional, in.Field)
+		if in.Config != "" {
+			s.Config[in.Config] = in.Default
+		}
+	}
+	return s
+}
+
+func (s Spec) targets2D() Spec {
+	s.Targets2D = true
+	return s
 }
 
 // Names lists the losses.
@@ -88,22 +99,22 @@ func Names() []string {
 	return names
 }
 
-// Find gives a loss's row.
-func Find(name string) (Spec, error) {
+// Lookup gives a loss's row, which the caller must not change.
+func Lookup(name string) (Spec, bool) {
 	for _, s := range table {
 		if s.Name == name {
-			return s, nil
+			return s, true
 		}
 	}
-	return Spec{}, fmt.Errorf("loss %q: %w; known are %v", name, ErrUnknown, Names())
+	return Spec{}, false
 }
 
 // Append adds a loss to a graph with the output [LogProbs]. The graph gets the
 // row's inputs, and the output [Output].
 func Append(g *ir.Graph, name string) error {
-	s, err := Find(name)
-	if err != nil {
-		return err
+	s, ok := Lookup(name)
+	if !ok {
+		return fmt.Errorf("loss %q: %w; known are %v", name, ErrUnknown, Names())
 	}
 	p, ok := g.OutputByName(LogProbs)
 	if !ok {

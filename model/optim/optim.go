@@ -13,10 +13,10 @@ var ErrParam = errors.New("unusable optimizer setting")
 
 // Param is one trained tensor.
 type Param struct {
-	Name         string
-	Class        ir.Class // ClassWeight or ClassAdapter
-	Shape        ir.Shape
-	Accumulators []string // states with its gradient, summed in this order
+	Name  string
+	Class ir.Class // ClassWeight or ClassAdapter
+	Shape ir.Shape
+	Grads []string // accumulators: states with its gradient, summed in this order
 }
 
 // The names of the states and inputs of the graphs.
@@ -38,7 +38,7 @@ func Params(g *ir.Graph, accumulators map[string][]string) []Param {
 	for i := 1; i < len(g.Values); i++ {
 		v := &g.Values[i]
 		if acc := accumulators[v.Name]; len(acc) > 0 && (v.Class == ir.ClassWeight || v.Class == ir.ClassAdapter) {
-			ps = append(ps, Param{Name: v.Name, Class: v.Class, Shape: v.Type.Shape, Accumulators: acc})
+			ps = append(ps, Param{Name: v.Name, Class: v.Class, Shape: v.Type.Shape, Grads: acc})
 		}
 	}
 	return ps
@@ -82,11 +82,11 @@ func gradient(g *ir.Graph, p Param, layer int) (ir.ID, error) {
 	if p.Class != ir.ClassWeight && p.Class != ir.ClassAdapter {
 		return 0, fmt.Errorf("parameter %s: %w: class %s is not trained", p.Name, ErrParam, p.Class)
 	}
-	if len(p.Accumulators) == 0 {
+	if len(p.Grads) == 0 {
 		return 0, fmt.Errorf("parameter %s: %w: it has no gradient accumulator", p.Name, ErrParam)
 	}
 	var sum ir.ID
-	for k, name := range p.Accumulators {
+	for k, name := range p.Grads {
 		acc := g.Declare(ir.ClassState, name, ir.F32, p.Shape...)
 		if k == 0 {
 			sum = acc
