@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -12,7 +13,7 @@ func BenchmarkEncode(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			tok := loadShared(b, name)
 			var text strings.Builder
-			eachGolden(b, sharedFolder(b, name), func(g goldenLine) {
+			eachGolden(b, filepath.Join(sharedFolder(b, name), "golden.jsonl.gz"), func(g goldenLine) {
 				if isASCII(g.Text) && len(g.Text) > 40 && strings.Count(g.Text, " ")*12 > len(g.Text) {
 					text.WriteString(g.Text)
 					text.WriteByte('\n')

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"unicode/utf8"
 )
 
 // goldenLine is one string with the reference's answers.
@@ -62,10 +63,20 @@ func loadShared(tb testing.TB, name string) *Tokenizer {
 	return t
 }
 
-// eachGolden calls f for every golden line of a folder and gives their number.
-func eachGolden(tb testing.TB, dir string, f func(g goldenLine)) int {
+// loadOwn loads one of testdata's tokenizers.
+func loadOwn(tb testing.TB, name string) *Tokenizer {
 	tb.Helper()
-	file, err := os.Open(filepath.Join(dir, "golden.jsonl.gz"))
+	t, err := Load(readGzip(tb, filepath.Join("testdata", name+".json.gz")))
+	if err != nil {
+		tb.Fatalf("load %s: %v", name, err)
+	}
+	return t
+}
+
+// eachGolden calls f for every golden line of a file and gives their number.
+func eachGolden(tb testing.TB, path string, f func(g goldenLine)) int {
+	tb.Helper()
+	file, err := os.Open(path)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -103,31 +114,62 @@ func TestGolden(t *testing.T) {
 		"llama2_metaspace", "gemma3", "qwen3_5_style", "edge_added", "gpt_oss", "deepseek_v3"} {
 		t.Run(name, func(t *testing.T) {
 			dir := sharedFolder(t, name)
-			tok := loadShared(t, name)
-			bad := 0
-			report := func(what, text string, got, want any) {
-				if bad++; bad <= 10 {
-					t.Errorf("%s of %.80q:\n got %.200s\nwant %.200s", what, text, fmt.Sprint(got), fmt.Sprint(want))
-				}
-			}
-			n := eachGolden(t, dir, func(g goldenLine) {
-				if got := tok.Encode(g.Text, false); !slices.Equal(got, g.IDs) {
-					report("ids", g.Text, got, g.IDs)
-				}
-				if got := tok.Encode(g.Text, true); !slices.Equal(got, g.IDsSpecial) {
-					report("ids with special", g.Text, got, g.IDsSpecial)
-				}
-				if got := tok.Decode(g.IDs, false); got != g.Decoded {
-					report("decode", g.Text, got, g.Decoded)
-				}
-				if got := tok.Decode(g.IDsSpecial, true); got != *g.DecodedSkip {
-					report("decode without special", g.Text, got, *g.DecodedSkip)
-				}
-			})
-			t.Logf("%d strings, %d mismatches", n, bad)
+			n := checkGolden(t, loadShared(t, name), filepath.Join(dir, "golden.jsonl.gz"))
 			if n != 3000 {
 				t.Errorf("%d golden strings, want 3000", n)
 			}
 		})
 	}
+}
+
+// TestOwnGolden is the same on testdata's tokenizers and fuzzed strings (FR-22, FR-23).
+func TestOwnGolden(t *testing.T) {
+	for _, name := range ownNames {
+		t.Run(name, func(t *testing.T) {
+			n := checkGolden(t, loadOwn(t, name), filepath.Join("testdata", name+".golden.jsonl.gz"))
+			if n != 2000 {
+				t.Errorf("%d golden strings, want 2000", n)
+			}
+		})
+	}
+}
+
+// ownNames are testdata's tokenizers; make.py says how they were made.
+var ownNames = []string{"own_bytes", "own_fallback"}
+
+func checkGolden(t *testing.T, tok *Tokenizer, path string) int {
+	bad := 0
+	report := func(what, text string, got, want any) {
+		if bad++; bad <= 10 {
+			t.Errorf("%s of %.80q:\n got %.200s\nwant %.200s", what, text, fmt.Sprint(got), fmt.Sprint(want))
+		}
+	}
+	n := eachGolden(t, path, func(g goldenLine) {
+		if got := tok.Encode(g.Text, false); !slices.Equal(got, g.IDs) {
+			report("ids", g.Text, got, g.IDs)
+		}
+		if got := tok.Encode(g.Text, true); !slices.Equal(got, g.IDsSpecial) {
+			report("ids with special", g.Text, got, g.IDsSpecial)
+		}
+		if got := tok.Decode(g.IDs, false); got != g.Decoded {
+			report("decode", g.Text, got, g.Decoded)
+		}
+		if got := tok.Decode(g.IDsSpecial, true); got != *g.DecodedSkip {
+			report("decode without special", g.Text, got, *g.DecodedSkip)
+		}
+		s := tok.NewStream(false)
+		joined := ""
+		for _, id := range g.IDs {
+			piece := s.Push(id)
+			if !utf8.ValidString(piece) {
+				report("streamed piece", g.Text, []byte(piece), "whole characters")
+			}
+			joined += piece
+		}
+		if joined += s.Flush(); joined != g.Decoded {
+			report("stream", g.Text, joined, g.Decoded)
+		}
+	})
+	t.Logf("%d strings, %d mismatches", n, bad)
+	return n
 }
