@@ -30,10 +30,11 @@ func logProb[F real](c *call[F]) {
 	logits, targets, k := c.in[0], c.in[1].i, c.in[1].cols()
 	for r := range logits.rows() {
 		row := logits.row(r)
-		lse := lseOf(row)
-		c.out[1].f[r] = F(lse)
+		// Rounded first: a sampler that reads LSE and subtracts gets these bits.
+		lse := F(lseOf(row))
+		c.out[1].f[r] = lse
 		for i := r * k; i < (r+1)*k; i++ {
-			c.out[0].f[i] = F(float64(row[targets[i]]) - lse)
+			c.out[0].f[i] = row[targets[i]] - lse
 		}
 	}
 }
