@@ -267,6 +267,23 @@ func TestConfigSpellings(t *testing.T) {
 		{"dropout on", `{"attention_dropout":0.1,"pretraining_tp":2,"brand_new":{"a":[1]}}`, func(c *Config) bool {
 			return fmt.Sprint(c.Unused(plainBuilder...)) == `[attention_dropout = 0.1 brand_new = {"a":[1]} pretraining_tp = 2]`
 		}},
+		// Field for field what published models of these kinds state beside the sizes.
+		{"as SmolLM2", `{"is_llama_config":true,"rope_interleaved":false,"rope_scaling":null,"rope_theta":100000,"tie_word_embeddings":true,"torch_dtype":"bfloat16",
+			"transformers.js_config":{"kv_cache_dtype":{"q4f16":"float16"}},"transformers_version":"4.42.3","use_cache":true,"initializer_range":0.041666666666666664}`,
+			func(c *Config) bool {
+				return len(c.Unused(plainBuilder...)) == 0 && c.Rope.Theta == 100000 && c.DType == "bfloat16"
+			}},
+		{"as Qwen2.5", `{"model_type":"qwen2","attention_dropout":0.0,"max_window_layers":21,"sliding_window":32768,"use_sliding_window":false,"rope_theta":1000000.0}`,
+			func(c *Config) bool { return len(c.Unused(plainBuilder...)) == 0 && c.Window() == 0 }},
+		{"as Llama 3.2", `{"rope_scaling":{"factor":32.0,"high_freq_factor":4.0,"low_freq_factor":1.0,"original_max_position_embeddings":8192,"rope_type":"llama3"},
+			"rope_theta":500000.0,"eos_token_id":[1,2],"pretraining_tp":1,"mlp_bias":false}`,
+			func(c *Config) bool {
+				return len(c.Unused(plainBuilder...)) == 0 && c.Rope.HighFreqFactor == 4 && len(c.EOS) == 2
+			}},
+		{"as Phi-3", `{"model_type":"phi3","auto_map":{"AutoConfig":"x"},"embd_pdrop":0.0,"resid_pdrop":0.0,"original_max_position_embeddings":4096,"sliding_window":2047,"rope_scaling":null}`,
+			func(c *Config) bool {
+				return fmt.Sprint(c.Unused(plainBuilder...)) == "[sliding_window = 2047]" && len(c.Warnings) == 0
+			}},
 		{"unknown rotary member", `{"rope_parameters":{"rope_type":"default","rope_theta":10000,"mrope_section":[2,1,1]}}`, func(c *Config) bool {
 			return fmt.Sprint(c.Unused(plainBuilder...)) == "[rope_parameters.mrope_section = [2,1,1]]" &&
 				len(c.Unused(append(slices.Clone(plainBuilder), "rope_parameters.mrope_section")...)) == 0
@@ -282,66 +299,67 @@ func TestConfigSpellings(t *testing.T) {
 	}
 }
 
+var hostileConfigs = []struct {
+	changes string
+	names   []string // what the message must contain
+}{
+	{`{"model_type":null}`, []string{"model_type is missing"}},
+	{`{"model_type":7}`, []string{"model_type is 7"}},
+	{`{"vocab_size":null}`, []string{"vocab_size is missing"}},
+	{`{"vocab_size":-1}`, []string{"vocab_size is -1"}},
+	{`{"vocab_size":1e3}`, []string{"vocab_size is 1e3"}},
+	{`{"hidden_size":0}`, []string{"hidden_size is 0"}},
+	{`{"hidden_size":99999999999999999999999999}`, []string{"hidden_size is 9999"}},
+	{`{"hidden_size":"64"}`, []string{`hidden_size is "64"`}},
+	{`{"hidden_size":64.5}`, []string{"hidden_size is 64.5"}},
+	{`{"hidden_size":true}`, []string{"hidden_size is true"}},
+	{`{"hidden_size":[64]}`, []string{"hidden_size is [64]"}},
+	{`{"num_hidden_layers":1000000000}`, []string{"num_hidden_layers is 1000000000"}},
+	{`{"num_attention_heads":0}`, []string{"num_attention_heads is 0"}},
+	{`{"num_key_value_heads":3}`, []string{"num_key_value_heads is 3"}},
+	{`{"num_key_value_heads":0}`, []string{"num_key_value_heads is 0"}},
+	{`{"head_dim":0}`, []string{"head_dim is 0"}},
+	{`{"head_dim":-16}`, []string{"head_dim is -16"}},
+	{`{"hidden_size":65}`, []string{"head_dim is missing"}},
+	{`{"hidden_size":131072,"num_attention_heads":4096,"head_dim":4096,"num_key_value_heads":1}`, []string{"num_attention_heads times head_dim"}},
+	{`{"intermediate_size":-5}`, []string{"intermediate_size is -5"}},
+	{`{"max_position_embeddings":1e18}`, []string{"max_position_embeddings is 1e18"}},
+	{`{"rms_norm_eps":-1}`, []string{"rms_norm_eps is -1"}},
+	{`{"rms_norm_eps":"1e-5"}`, []string{"rms_norm_eps"}},
+	{`{"attention_bias":0}`, []string{"attention_bias is 0"}},
+	{`{"tie_word_embeddings":"yes"}`, []string{"tie_word_embeddings"}},
+	{`{"eos_token_id":"</s>"}`, []string{"eos_token_id"}},
+	{`{"eos_token_id":[2,"x"]}`, []string{"eos_token_id[1]"}},
+	{`{"eos_token_id":-7}`, []string{"eos_token_id"}},
+	{`{"eos_token_id":99999999999}`, []string{"eos_token_id"}},
+	{`{"layer_types":["full_attention"]}`, []string{"layer_types has 1"}},
+	{`{"layer_types":"full_attention"}`, []string{"layer_types"}},
+	{`{"no_rope_layers":[1,2]}`, []string{"no_rope_layers[1]"}},
+	{`{"sliding_window":-8}`, []string{"sliding_window is -8"}},
+	{`{"n_embd":65}`, []string{"hidden_size is 64", "n_embd is 65"}},
+	{`{"dtype":"float32","torch_dtype":"bfloat16"}`, []string{"dtype", "torch_dtype"}},
+	{`{"rope_theta":0}`, []string{"rope_theta is 0"}},
+	{`{"rope_theta":-1e4}`, []string{"rope_theta is -"}},
+	{`{"rope_theta":1e999}`, []string{"rope_theta is 1e999"}},
+	{`{"rope_theta":20000,"rope_parameters":{"rope_theta":10000}}`, []string{"rope_theta is 20000"}},
+	{`{"rope_scaling":{"factor":2},"rope_parameters":{"factor":3}}`, []string{"rope_parameters", "rope_scaling"}},
+	{`{"rope_scaling":"linear"}`, []string{"rope_scaling"}},
+	{`{"rope_scaling":{"type":"ntk","factor":2}}`, []string{`rope_scaling.rope_type is "ntk"`}},
+	{`{"rope_scaling":{"type":"linear","rope_type":"yarn","factor":2}}`, []string{"rope_scaling.rope_type", "rope_scaling.type"}},
+	{`{"rope_scaling":{"type":"linear"}}`, []string{"rope_scaling.factor is missing"}},
+	{`{"rope_scaling":{"type":"linear","factor":0}}`, []string{"rope_scaling.factor is 0"}},
+	{`{"rope_scaling":{"type":"llama3","factor":8}}`, []string{"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}},
+	{`{"rope_scaling":{"type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4,"original_max_position_embeddings":16}}`, []string{"high_freq_factor is 4"}},
+	{`{"rope_scaling":{"type":"longrope","short_factor":[0],"long_factor":[1]}}`, []string{"short_factor[0]"}},
+	{`{"rope_parameters":{"full_attention":{"rope_theta":1}}}`, []string{"rope_parameters.sliding_attention"}},
+	{`{"rope_parameters":{"full_attention":{},"sliding_attention":{},"factor":2}}`, []string{"rope_parameters.factor"}},
+	{`{"partial_rotary_factor":1.5}`, []string{"partial_rotary_factor is 1.5"}},
+	{`{"num_experts":2,"num_experts_per_tok":3}`, []string{"num_experts_per_tok is 3"}},
+	{`{"vocab_size":0,"hidden_size":-1,"rope_theta":"x"}`, []string{"vocab_size is 0", "hidden_size is -1", "rope_theta"}},
+}
+
 func TestHostileConfigs(t *testing.T) {
-	tests := []struct {
-		changes string
-		names   []string // what the message must contain
-	}{
-		{`{"model_type":null}`, []string{"model_type is missing"}},
-		{`{"model_type":7}`, []string{"model_type is 7"}},
-		{`{"vocab_size":null}`, []string{"vocab_size is missing"}},
-		{`{"vocab_size":-1}`, []string{"vocab_size is -1"}},
-		{`{"vocab_size":1e3}`, []string{"vocab_size is 1e3"}},
-		{`{"hidden_size":0}`, []string{"hidden_size is 0"}},
-		{`{"hidden_size":99999999999999999999999999}`, []string{"hidden_size is 9999"}},
-		{`{"hidden_size":"64"}`, []string{`hidden_size is "64"`}},
-		{`{"hidden_size":64.5}`, []string{"hidden_size is 64.5"}},
-		{`{"hidden_size":true}`, []string{"hidden_size is true"}},
-		{`{"hidden_size":[64]}`, []string{"hidden_size is [64]"}},
-		{`{"num_hidden_layers":1000000000}`, []string{"num_hidden_layers is 1000000000"}},
-		{`{"num_attention_heads":0}`, []string{"num_attention_heads is 0"}},
-		{`{"num_key_value_heads":3}`, []string{"num_key_value_heads is 3"}},
-		{`{"num_key_value_heads":0}`, []string{"num_key_value_heads is 0"}},
-		{`{"head_dim":0}`, []string{"head_dim is 0"}},
-		{`{"head_dim":-16}`, []string{"head_dim is -16"}},
-		{`{"hidden_size":65}`, []string{"head_dim is missing"}},
-		{`{"hidden_size":131072,"num_attention_heads":4096,"head_dim":4096,"num_key_value_heads":1}`, []string{"num_attention_heads times head_dim"}},
-		{`{"intermediate_size":-5}`, []string{"intermediate_size is -5"}},
-		{`{"max_position_embeddings":1e18}`, []string{"max_position_embeddings is 1e18"}},
-		{`{"rms_norm_eps":-1}`, []string{"rms_norm_eps is -1"}},
-		{`{"rms_norm_eps":"1e-5"}`, []string{"rms_norm_eps"}},
-		{`{"attention_bias":0}`, []string{"attention_bias is 0"}},
-		{`{"tie_word_embeddings":"yes"}`, []string{"tie_word_embeddings"}},
-		{`{"eos_token_id":"</s>"}`, []string{"eos_token_id"}},
-		{`{"eos_token_id":[2,"x"]}`, []string{"eos_token_id[1]"}},
-		{`{"eos_token_id":-7}`, []string{"eos_token_id"}},
-		{`{"eos_token_id":99999999999}`, []string{"eos_token_id"}},
-		{`{"layer_types":["full_attention"]}`, []string{"layer_types has 1"}},
-		{`{"layer_types":"full_attention"}`, []string{"layer_types"}},
-		{`{"no_rope_layers":[1,2]}`, []string{"no_rope_layers[1]"}},
-		{`{"sliding_window":-8}`, []string{"sliding_window is -8"}},
-		{`{"n_embd":65}`, []string{"hidden_size is 64", "n_embd is 65"}},
-		{`{"dtype":"float32","torch_dtype":"bfloat16"}`, []string{"dtype", "torch_dtype"}},
-		{`{"rope_theta":0}`, []string{"rope_theta is 0"}},
-		{`{"rope_theta":-1e4}`, []string{"rope_theta is -"}},
-		{`{"rope_theta":1e999}`, []string{"rope_theta is 1e999"}},
-		{`{"rope_theta":20000,"rope_parameters":{"rope_theta":10000}}`, []string{"rope_theta is 20000"}},
-		{`{"rope_scaling":{"factor":2},"rope_parameters":{"factor":3}}`, []string{"rope_parameters", "rope_scaling"}},
-		{`{"rope_scaling":"linear"}`, []string{"rope_scaling"}},
-		{`{"rope_scaling":{"type":"ntk","factor":2}}`, []string{`rope_scaling.rope_type is "ntk"`}},
-		{`{"rope_scaling":{"type":"linear","rope_type":"yarn","factor":2}}`, []string{"rope_scaling.rope_type", "rope_scaling.type"}},
-		{`{"rope_scaling":{"type":"linear"}}`, []string{"rope_scaling.factor is missing"}},
-		{`{"rope_scaling":{"type":"linear","factor":0}}`, []string{"rope_scaling.factor is 0"}},
-		{`{"rope_scaling":{"type":"llama3","factor":8}}`, []string{"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}},
-		{`{"rope_scaling":{"type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4,"original_max_position_embeddings":16}}`, []string{"high_freq_factor is 4"}},
-		{`{"rope_scaling":{"type":"longrope","short_factor":[0],"long_factor":[1]}}`, []string{"short_factor[0]"}},
-		{`{"rope_parameters":{"full_attention":{"rope_theta":1}}}`, []string{"rope_parameters.sliding_attention"}},
-		{`{"rope_parameters":{"full_attention":{},"sliding_attention":{},"factor":2}}`, []string{"rope_parameters.factor"}},
-		{`{"partial_rotary_factor":1.5}`, []string{"partial_rotary_factor is 1.5"}},
-		{`{"num_experts":2,"num_experts_per_tok":3}`, []string{"num_experts_per_tok is 3"}},
-		{`{"vocab_size":0,"hidden_size":-1,"rope_theta":"x"}`, []string{"vocab_size is 0", "hidden_size is -1", "rope_theta"}},
-	}
-	for _, tt := range tests {
+	for _, tt := range hostileConfigs {
 		_, err := ParseConfig(with(t, tt.changes))
 		if !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: error %v, want a refusal", tt.changes, err)

@@ -16,8 +16,8 @@ const (
 	weightSuffix  = ".safetensors"
 	singleName    = "model.safetensors"
 	indexName     = "model.safetensors.index.json"
-	maxIndexBytes = 32 << 20
-	maxTensors    = 1 << 19 // in all shards together
+	maxIndexBytes = 16 << 20
+	maxTensors    = 1 << 18 // in all shards together
 )
 
 // shardName matches the files of a set, which say how many there are.

@@ -32,75 +32,82 @@ func allocated(f func()) uint64 {
 
 const memoryLimit = 50 << 20
 
+func prefix(n uint64, rest ...byte) []byte {
+	return append(binary.LittleEndian.AppendUint64(nil, n), rest...)
+}
+
+func entry(fields string) string { return `{"the.tensor":{` + fields + `}}` }
+
+func f32(shape, offsets string) string {
+	return entry(`"dtype":"F32","shape":` + shape + `,"data_offsets":` + offsets)
+}
+
+const firstTensor = `"first":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},`
+
+var hostileFiles = []struct {
+	name  string
+	file  []byte
+	is    error
+	names string // what the message must contain
+}{
+	{"empty file", nil, ErrHeader, "0 bytes"},
+	{"seven bytes", make([]byte, 7), ErrHeader, "7 bytes"},
+	{"length 0", prefix(0, '{', '}'), ErrHeader, "length is 0"},
+	{"length 2^63", prefix(1<<63, '{', '}'), ErrLimit, "9223372036854775808"},
+	{"length 2^64-1", prefix(math.MaxUint64, '{', '}'), ErrLimit, "18446744073709551615"},
+	{"length beyond the file", prefix(3, '{', '}'), ErrHeader, "only 2 bytes"},
+	{"length above 100 MB", prefix(MaxHeaderBytes+1, '{', '}'), ErrLimit, "100000001"},
+	{"length of 100 MB in a small file", prefix(MaxHeaderBytes, '{', '}'), ErrHeader, "only 2 bytes"},
+	{"not JSON", file("hello world!", nil), ErrHeader, "not with an object"},
+	{"a list", file("[]", nil), ErrHeader, "not with an object"},
+	{"a number", file("12", nil), ErrHeader, "not with an object"},
+	{"blanks first", file(" {}", nil), ErrHeader, "not with an object"},
+	{"cut", file(`{"the.tensor":{"dtype":"F32",`, nil), ErrHeader, "the.tensor"},
+	{"text after", file(`{}x`, nil), ErrHeader, "after the end"},
+	{"NUL padding", file("{}\x00\x00", nil), ErrHeader, "after the end"},
+	{"comma at the end", file(`{"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]},}`, make([]byte, 4)), ErrHeader, "tensor's name"},
+	{"name not UTF-8", file("{\"\xff\":{}}", nil), ErrHeader, "UTF-8"},
+	{"half surrogate", file(`{"\ud800":{}}`, nil), ErrHeader, "surrogate"},
+	{"entry is a number", file(`{"the.tensor":7}`, nil), ErrHeader, "the.tensor"},
+	{"entry is null", file(`{"the.tensor":null}`, nil), ErrHeader, "the.tensor"},
+	{"entry is empty", file(entry(""), nil), ErrTensor, "the.tensor"},
+	{"no dtype", file(entry(`"shape":[1],"data_offsets":[0,4]`), make([]byte, 4)), ErrTensor, "the.tensor"},
+	{"no shape", file(entry(`"dtype":"F32","data_offsets":[0,4]`), make([]byte, 4)), ErrTensor, "the.tensor"},
+	{"dtype is a number", file(entry(`"dtype":4`), nil), ErrHeader, "the.tensor"},
+	{"shape is a number", file(f32("1", "[0,4]"), make([]byte, 4)), ErrTensor, "the.tensor"},
+	{"shape twice", file(entry(`"dtype":"F32","shape":[1],"shape":[1],"data_offsets":[0,4]`), make([]byte, 4)), ErrTensor, "the.tensor"},
+	{"unknown field", file(entry(`"dtype":"F32","strides":[1],"shape":[1],"data_offsets":[0,4]`), make([]byte, 4)), ErrTensor, "strides"},
+	{"offsets []", file(f32("[1]", "[]"), make([]byte, 4)), ErrTensor, "the.tensor"},
+	{"offsets [5]", file(f32("[1]", "[5]"), make([]byte, 9)), ErrTensor, "the.tensor"},
+	{"three offsets", file(f32("[1]", "[0,4,8]"), make([]byte, 8)), ErrTensor, "the.tensor"},
+	{"offsets [-4,8]", file(f32("[3]", "[-4,8]"), make([]byte, 8)), ErrTensor, "the.tensor"},
+	{"offsets [8,4]", file(f32("[1]", "[8,4]"), make([]byte, 8)), ErrTensor, "the.tensor"},
+	{"offsets with fraction", file(f32("[1]", "[0,4.0]"), make([]byte, 4)), ErrTensor, "the.tensor"},
+	{"offsets with exponent", file(f32("[1]", "[0,4e0]"), make([]byte, 4)), ErrTensor, "the.tensor"},
+	{"offsets beyond int64", file(f32("[1]", "[0,9223372036854775808]"), make([]byte, 4)), ErrTensor, "the.tensor"},
+	{"past the end", file(f32("[2]", "[0,8]"), make([]byte, 7)), ErrTensor, "the.tensor"},
+	{"far past the end", file(f32("[1]", "[9223372036854775803,9223372036854775807]"), make([]byte, 4)), ErrTensor, "the.tensor"},
+	{"overlapping", file(`{`+firstTensor+f32("[2]", "[4,12]")[1:], make([]byte, 12)), ErrTensor, "the.tensor"},
+	{"twice the same bytes", file(`{`+firstTensor+f32("[2]", "[0,8]")[1:], make([]byte, 8)), ErrTensor, "the.tensor"},
+	{"hole", file(`{`+firstTensor+f32("[1]", "[12,16]")[1:], make([]byte, 16)), ErrTensor, "the.tensor"},
+	{"hole at the start", file(f32("[1]", "[4,8]"), make([]byte, 8)), ErrTensor, "the.tensor"},
+	{"trailing bytes", file(f32("[1]", "[0,4]"), make([]byte, 5)), ErrTensor, "the.tensor"},
+	{"data without tensors", file(`{}`, make([]byte, 5)), ErrHeader, "5 bytes"},
+	{"too few bytes for the shape", file(f32("[2]", "[0,4]"), make([]byte, 4)), ErrTensor, "the.tensor"},
+	{"product wraps to 0", file(f32("[1099511627776,1099511627776]", "[0,0]"), nil), ErrTensor, "the.tensor"},
+	{"product wraps beside a 0", file(f32("[0,1099511627776,1099511627776]", "[0,0]"), nil), ErrTensor, "the.tensor"},
+	{"product passes int64", file(f32("[3037000500,3037000500]", "[0,4]"), make([]byte, 4)), ErrTensor, "the.tensor"},
+	{"negative dimension", file(f32("[-1]", "[0,4]"), make([]byte, 4)), ErrTensor, "the.tensor"},
+	{"33 dimensions", file(f32("["+strings.Repeat("1,", 32)+"1]", "[0,4]"), make([]byte, 4)), ErrTensor, "the.tensor"},
+	{"name twice", file(`{"the.tensor":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},`+f32("[1]", "[4,8]")[1:], make([]byte, 8)), ErrTensor, "the.tensor"},
+	{"metadata is a list", file(`{"__metadata__":[]}`, nil), ErrHeader, "__metadata__"},
+	{"metadata holds a number", file(`{"__metadata__":{"a":1}}`, nil), ErrHeader, "__metadata__"},
+	{"metadata twice", file(`{"__metadata__":{},"__metadata__":{}}`, nil), ErrHeader, "__metadata__"},
+	{"name of 5000 bytes", file(`{"`+strings.Repeat("n", 5000)+`":{}}`, nil), ErrLimit, "longer than"},
+}
+
 func TestFR17HostileFiles(t *testing.T) {
-	prefix := func(n uint64, rest ...byte) []byte { return append(binary.LittleEndian.AppendUint64(nil, n), rest...) }
-	entry := func(fields string) string { return `{"the.tensor":{` + fields + `}}` }
-	f32 := func(shape, offsets string) string {
-		return entry(`"dtype":"F32","shape":` + shape + `,"data_offsets":` + offsets)
-	}
-	good := `"first":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},`
-	tests := []struct {
-		name  string
-		file  []byte
-		is    error
-		names string // what the message must contain
-	}{
-		{"empty file", nil, ErrHeader, "0 bytes"},
-		{"seven bytes", make([]byte, 7), ErrHeader, "7 bytes"},
-		{"length 0", prefix(0, '{', '}'), ErrHeader, "length is 0"},
-		{"length 2^63", prefix(1<<63, '{', '}'), ErrLimit, "9223372036854775808"},
-		{"length 2^64-1", prefix(math.MaxUint64, '{', '}'), ErrLimit, "18446744073709551615"},
-		{"length beyond the file", prefix(3, '{', '}'), ErrHeader, "only 2 bytes"},
-		{"length above 100 MB", prefix(MaxHeaderBytes+1, '{', '}'), ErrLimit, "100000001"},
-		{"length of 100 MB in a small file", prefix(MaxHeaderBytes, '{', '}'), ErrHeader, "only 2 bytes"},
-		{"not JSON", file("hello world!", nil), ErrHeader, "not with an object"},
-		{"a list", file("[]", nil), ErrHeader, "not with an object"},
-		{"a number", file("12", nil), ErrHeader, "not with an object"},
-		{"blanks first", file(" {}", nil), ErrHeader, "not with an object"},
-		{"cut", file(`{"the.tensor":{"dtype":"F32",`, nil), ErrHeader, "the.tensor"},
-		{"text after", file(`{}x`, nil), ErrHeader, "after the end"},
-		{"NUL padding", file("{}\x00\x00", nil), ErrHeader, "after the end"},
-		{"comma at the end", file(`{"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]},}`, make([]byte, 4)), ErrHeader, "tensor's name"},
-		{"name not UTF-8", file("{\"\xff\":{}}", nil), ErrHeader, "UTF-8"},
-		{"half surrogate", file(`{"\ud800":{}}`, nil), ErrHeader, "surrogate"},
-		{"entry is a number", file(`{"the.tensor":7}`, nil), ErrHeader, "the.tensor"},
-		{"entry is null", file(`{"the.tensor":null}`, nil), ErrHeader, "the.tensor"},
-		{"entry is empty", file(entry(""), nil), ErrTensor, "the.tensor"},
-		{"no dtype", file(entry(`"shape":[1],"data_offsets":[0,4]`), make([]byte, 4)), ErrTensor, "the.tensor"},
-		{"no shape", file(entry(`"dtype":"F32","data_offsets":[0,4]`), make([]byte, 4)), ErrTensor, "the.tensor"},
-		{"dtype is a number", file(entry(`"dtype":4`), nil), ErrHeader, "the.tensor"},
-		{"shape is a number", file(f32("1", "[0,4]"), make([]byte, 4)), ErrTensor, "the.tensor"},
-		{"shape twice", file(entry(`"dtype":"F32","shape":[1],"shape":[1],"data_offsets":[0,4]`), make([]byte, 4)), ErrTensor, "the.tensor"},
-		{"unknown field", file(entry(`"dtype":"F32","strides":[1],"shape":[1],"data_offsets":[0,4]`), make([]byte, 4)), ErrTensor, "strides"},
-		{"offsets []", file(f32("[1]", "[]"), make([]byte, 4)), ErrTensor, "the.tensor"},
-		{"offsets [5]", file(f32("[1]", "[5]"), make([]byte, 9)), ErrTensor, "the.tensor"},
-		{"three offsets", file(f32("[1]", "[0,4,8]"), make([]byte, 8)), ErrTensor, "the.tensor"},
-		{"offsets [-4,8]", file(f32("[3]", "[-4,8]"), make([]byte, 8)), ErrTensor, "the.tensor"},
-		{"offsets [8,4]", file(f32("[1]", "[8,4]"), make([]byte, 8)), ErrTensor, "the.tensor"},
-		{"offsets with fraction", file(f32("[1]", "[0,4.0]"), make([]byte, 4)), ErrTensor, "the.tensor"},
-		{"offsets with exponent", file(f32("[1]", "[0,4e0]"), make([]byte, 4)), ErrTensor, "the.tensor"},
-		{"offsets beyond int64", file(f32("[1]", "[0,9223372036854775808]"), make([]byte, 4)), ErrTensor, "the.tensor"},
-		{"past the end", file(f32("[2]", "[0,8]"), make([]byte, 7)), ErrTensor, "the.tensor"},
-		{"far past the end", file(f32("[1]", "[9223372036854775803,9223372036854775807]"), make([]byte, 4)), ErrTensor, "the.tensor"},
-		{"overlapping", file(`{`+good+f32("[2]", "[4,12]")[1:], make([]byte, 12)), ErrTensor, "the.tensor"},
-		{"twice the same bytes", file(`{`+good+f32("[2]", "[0,8]")[1:], make([]byte, 8)), ErrTensor, "the.tensor"},
-		{"hole", file(`{`+good+f32("[1]", "[12,16]")[1:], make([]byte, 16)), ErrTensor, "the.tensor"},
-		{"hole at the start", file(f32("[1]", "[4,8]"), make([]byte, 8)), ErrTensor, "the.tensor"},
-		{"trailing bytes", file(f32("[1]", "[0,4]"), make([]byte, 5)), ErrTensor, "the.tensor"},
-		{"data without tensors", file(`{}`, make([]byte, 5)), ErrHeader, "5 bytes"},
-		{"too few bytes for the shape", file(f32("[2]", "[0,4]"), make([]byte, 4)), ErrTensor, "the.tensor"},
-		{"product wraps to 0", file(f32("[1099511627776,1099511627776]", "[0,0]"), nil), ErrTensor, "the.tensor"},
-		{"product wraps beside a 0", file(f32("[0,1099511627776,1099511627776]", "[0,0]"), nil), ErrTensor, "the.tensor"},
-		{"product passes int64", file(f32("[3037000500,3037000500]", "[0,4]"), make([]byte, 4)), ErrTensor, "the.tensor"},
-		{"negative dimension", file(f32("[-1]", "[0,4]"), make([]byte, 4)), ErrTensor, "the.tensor"},
-		{"33 dimensions", file(f32("["+strings.Repeat("1,", 32)+"1]", "[0,4]"), make([]byte, 4)), ErrTensor, "the.tensor"},
-		{"name twice", file(`{"the.tensor":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},`+f32("[1]", "[4,8]")[1:], make([]byte, 8)), ErrTensor, "the.tensor"},
-		{"metadata is a list", file(`{"__metadata__":[]}`, nil), ErrHeader, "__metadata__"},
-		{"metadata holds a number", file(`{"__metadata__":{"a":1}}`, nil), ErrHeader, "__metadata__"},
-		{"metadata twice", file(`{"__metadata__":{},"__metadata__":{}}`, nil), ErrHeader, "__metadata__"},
-		{"name of 5000 bytes", file(`{"`+strings.Repeat("n", 5000)+`":{}}`, nil), ErrLimit, "longer than"},
-	}
-	for _, tt := range tests {
+	for _, tt := range hostileFiles {
 		t.Run(tt.name, func(t *testing.T) {
 			var err error
 			grown := allocated(func() { _, err = parse(tt.file) })
