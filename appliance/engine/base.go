@@ -41,7 +41,7 @@ func (e *Engine) LoadBase(name string, ck *hf.Checkpoint, src hf.Source, tok *to
 		return nil, fmt.Errorf("load %s: %w", name, err)
 	}
 	b := &Base{e: e, train: train, decode: decode, tok: tok, weights: map[string]kernels.Buffer{}, decoders: map[decodeKey]*ir.Program{}, refs: 1}
-	b.info = BaseInfo{Name: name, Family: ck.Config.ModelType, Context: train.Context, Vocab: ck.Config.VocabSize, DType: ir.F32}
+	b.info = BaseInfo{Name: name, Family: train.Family, Context: train.Context, Vocab: train.Vocab, DType: ir.F32}
 	if e.opt.Context > 0 && (b.info.Context == 0 || e.opt.Context < b.info.Context) {
 		b.info.Context = e.opt.Context
 	}

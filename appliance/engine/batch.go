@@ -16,8 +16,8 @@ import (
 // queued. Its errors wrap ErrRequest and name the datum and the field. Any
 // goroutine.
 func (b *Base) CheckBatch(batch Batch) error {
-	spec, err := loss.Find(batch.Loss)
-	if err != nil {
+	spec, ok := loss.Lookup(batch.Loss)
+	if !ok {
 		return fmt.Errorf("%w: loss_fn %q is unknown; this server has %v", ErrRequest, batch.Loss, loss.Names())
 	}
 	if len(batch.Data) == 0 {
@@ -56,7 +56,7 @@ func (b *Base) checkDatum(d Datum, spec loss.Spec) error {
 	if !ok {
 		return fmt.Errorf("loss_fn_inputs lacks target_tokens")
 	}
-	shape, err := targets.shape(n, "target_tokens", spec.Targets)
+	shape, err := targets.shape(n, "target_tokens", spec.Targets2D)
 	if err != nil {
 		return err
 	}
@@ -71,13 +71,13 @@ func (b *Base) checkDatum(d Datum, spec loss.Spec) error {
 	for _, in := range spec.Inputs {
 		name := in.Field
 		t, ok := d.Inputs[name]
-		if !ok && in.Required {
+		if !ok && slices.Contains(spec.Required, name) {
 			return fmt.Errorf("loss_fn_inputs lacks %s, which %s needs", name, spec.Name)
 		}
 		if !ok {
 			continue
 		}
-		got, err := t.shape(n, name, spec.Targets)
+		got, err := t.shape(n, name, spec.Targets2D)
 		if err != nil {
 			return err
 		}
@@ -154,10 +154,7 @@ func (t *Trainer) ForwardBackward(batch Batch) (*Output, error) {
 	if err := t.b.CheckBatch(batch); err != nil {
 		return nil, err
 	}
-	spec, err := loss.Find(batch.Loss)
-	if err != nil {
-		return nil, err
-	}
+	spec, _ := loss.Lookup(batch.Loss) // CheckBatch has found it
 	out := &Output{}
 	parts := split(batch.Data, t.tokenLimit())
 	// Everything that may not fit is asked for first: after the first
@@ -238,7 +235,7 @@ func pack(part []Datum, batch Batch, spec loss.Spec) packed {
 				continue
 			}
 			fill := float32(in.Default)
-			if v, ok := batch.Config[in.Field]; ok && in.Config {
+			if v, ok := batch.Config[in.Config]; ok && in.Config != "" {
 				fill = float32(v)
 			}
 			for range d.Inputs["target_tokens"].I64 {

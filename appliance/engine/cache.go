@@ -4,11 +4,12 @@ import (
 	"fmt"
 
 	"smolgym/kernels"
+	"smolgym/model/arch"
 	"smolgym/model/ir"
 )
 
-// pageTokens is the size of a cache page: two key blocks.
-const pageTokens = 2 * ir.KeyBlock
+// pageTokens is the size of a cache page.
+const pageTokens = arch.Page
 
 // cache is the paged key-value memory of one base model, shared by all samples
 // of all weights on it. A page is held by the sequences whose tables name it;

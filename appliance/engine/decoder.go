@@ -243,7 +243,7 @@ func (d *decoder) token(s *sequence, logits []float32, lse float32) {
 		s.out.TopK.best(logits, lse)
 	}
 	s.feed = s.out.Tokens[len(s.out.Tokens)-1:]
-	if s.stop != nil && s.stop.Push(id) {
+	if s.stops(id) {
 		s.out.Stopped = true
 	} else if len(s.out.Tokens) < j.limit {
 		return

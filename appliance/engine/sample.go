@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"smolgym/tokenizer"
 )
@@ -116,16 +117,19 @@ func (e *Engine) Sample(r SampleRequest) error {
 // scoresPrompt reports whether every row of the prompt is needed.
 func (j *job) scoresPrompt() bool { return j.PromptLogprobs || j.TopKPrompt > 0 }
 
-// stopper makes the matcher of one sample, nil when nothing stops it.
+// stopper makes the matcher of one sample's stop strings, nil without any.
 func (j *job) stopper() *tokenizer.StopMatcher {
-	ids := j.Params.StopIDs
-	if !j.Params.NoEOS {
-		ids = append(append([]int32{}, ids...), j.weights.b.info.EOS...)
-	}
-	if len(ids) == 0 && len(j.Params.StopStrings) == 0 {
+	if len(j.Params.StopStrings) == 0 {
 		return nil
 	}
-	return tokenizer.NewStopMatcher(j.weights.b.tok, j.Params.StopStrings, ids)
+	return tokenizer.NewStopMatcher(j.weights.b.tok, j.Params.StopStrings, nil)
+}
+
+// stops reports whether a sample ends with id, its newest token.
+func (s *sequence) stops(id int32) bool {
+	p := &s.j.Params
+	hit := s.stop != nil && s.stop.Push(id)
+	return hit || slices.Contains(p.StopIDs, id) || !p.NoEOS && slices.Contains(s.j.weights.b.info.EOS, id)
 }
 
 // blankSequence is a sample before its first token.

@@ -104,7 +104,7 @@ func (t *Trainer) init(specs []paramSpec) error {
 	for _, s := range specs {
 		p := &param{paramSpec: s}
 		t.params = append(t.params, p)
-		op := optim.Param{Name: s.name, Class: s.class, Accumulators: s.grads}
+		op := optim.Param{Name: s.name, Class: s.class, Grads: s.grads}
 		for _, d := range s.shape {
 			op.Shape = append(op.Shape, ir.Const(int(d)))
 		}

@@ -143,3 +143,11 @@ func alloc(dev kernels.Device, bytes int64, what string) (kernels.Buffer, error)
 	}
 	return b, nil
 }
+
+func decodeF32(raw []byte) []float32 {
+	v := make([]float32, len(raw)/4)
+	for i := range v {
+		v[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
+	}
+	return v
+}
