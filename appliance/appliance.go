@@ -1,0 +1,215 @@
+package appliance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"smolgym/appliance/engine"
+	"smolgym/kernels"
+	"smolgym/store"
+)
+
+// Options say where the appliance keeps its data and what it computes with.
+type Options struct {
+	Data      string // folder, made if it isn't there
+	Device    string // auto, cpu or cuda[:N]; empty is auto
+	Precision string // auto or fp32; empty is auto
+	Context   int    // tokens, cap on every model's context; 0 = the model's own
+	Memory    int64  // bytes of device memory to use; 0 = what the device has
+	Threads   int    // 0 = all
+	Level     string // instruction family to use instead of the best one; empty = the best
+
+	SessionIdle time.Duration // silence after which a session is abandoned; 0 = 10 minutes
+
+	Log *slog.Logger     // slog.Default if nil
+	Now func() time.Time // time.Now if nil
+}
+
+// sessionIdle is how long a client may be silent before its runs are unloaded.
+// Clients send a heartbeat every 10 s, but a busy script can block it for minutes.
+const sessionIdle = 10 * time.Minute
+
+// Appliance is the machine.
+type Appliance struct {
+	opt     Options
+	log     *slog.Logger
+	now     func() time.Time
+	started time.Time
+	db      *store.DB
+	dev     kernels.Device
+	eng     *engine.Engine
+	futures *futures
+	record  *recorder
+
+	closing chan struct{} // closed when Close begins
+	stop    context.CancelFunc
+	wg      sync.WaitGroup
+
+	mu       sync.Mutex // guards the maps; the values have locks of their own
+	sessions map[string]*session
+	runs     map[string]*run
+	samplers map[string]*sampler
+	bases    map[string]*base
+	uploads  map[string]*upload
+}
+
+// Open opens or creates the store in the data folder and takes the device.
+func Open(opt Options) (*Appliance, error) {
+	a := &Appliance{opt: opt, log: opt.Log, now: opt.Now, closing: make(chan struct{}), futures: newFutures(),
+		sessions: map[string]*session{}, runs: map[string]*run{}, samplers: map[string]*sampler{},
+		bases: map[string]*base{}, uploads: map[string]*upload{}}
+	if a.log == nil {
+		a.log = slog.Default()
+	}
+	if a.now == nil {
+		a.now = time.Now
+	}
+	if a.opt.SessionIdle <= 0 {
+		a.opt.SessionIdle = sessionIdle
+	}
+	a.started = a.now()
+	if err := a.open(); err != nil {
+		return nil, fmt.Errorf("open appliance in %s: %w", opt.Data, err)
+	}
+	return a, nil
+}
+
+func (a *Appliance) open() error {
+	if a.opt.Data == "" {
+		return errors.New("no data folder; name one with --data")
+	}
+	if a.opt.Context < 0 {
+		return fmt.Errorf("context %d: give a number of tokens, or 0 for the model's own", a.opt.Context)
+	}
+	if err := checkPrecision(a.opt.Precision, a.opt.Device); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(a.opt.Data, 0o700); err != nil {
+		return err
+	}
+	var err error
+	if a.dev, err = openDevice(a.opt); err != nil {
+		return err
+	}
+	if a.db, err = store.Open(filepath.Join(a.opt.Data, "smolgym.db"), store.Options{Now: a.now}); err != nil {
+		return errors.Join(err, a.dev.Close())
+	}
+	if err := a.loadSessions(); err != nil {
+		return errors.Join(err, a.db.Close(), a.dev.Close())
+	}
+	a.eng = engine.New(a.dev, engine.Options{Context: a.opt.Context})
+	a.record = newRecorder(a.db, a.log)
+	ctx, stop := context.WithCancel(context.Background())
+	a.stop = stop
+	a.wg.Go(func() { _ = a.eng.Run(ctx) }) // returns ctx's end
+	a.wg.Go(func() { a.record.run(ctx) })
+	a.wg.Go(func() { a.sweepLoop(ctx) })
+	return nil
+}
+
+// Close ends all work and gives the device and the store up. Training state that
+// was not saved is lost.
+func (a *Appliance) Close() error {
+	select {
+	case <-a.closing:
+		return nil
+	default:
+	}
+	close(a.closing)
+	a.stop()
+	a.wg.Wait()
+	a.closeUploads()
+	a.flushRuns()
+	a.record.flush()
+	return errors.Join(a.dev.Close(), a.db.Close())
+}
+
+// sweepEvery is how often what is out of date is looked for.
+const sweepEvery = 10 * time.Second
+
+func (a *Appliance) sweepLoop(ctx context.Context) {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			a.sweep(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// sweep forgets results, ends abandoned sessions, deletes expired checkpoints and
+// writes down what runs and sessions last did.
+func (a *Appliance) sweep(ctx context.Context) {
+	now := a.now()
+	a.expireFutures(now.Add(-keepResults))
+	a.sweepSessions(now)
+	a.sweepRuns(now)
+	a.sweepUploads(now)
+	a.flushRuns()
+	if _, err := a.db.SweepExpired(ctx, now); err != nil && ctx.Err() == nil {
+		a.log.Error("delete expired checkpoints", "error", err)
+	}
+	if _, err := a.db.SweepFutures(ctx, now.Add(-keepStored)); err != nil && ctx.Err() == nil {
+		a.log.Error("delete old results", "error", err)
+	}
+}
+
+// keepStored is how long a small result can be fetched again, also after a restart.
+const keepStored = 24 * time.Hour
+
+// Status is what health checks and users want to know first.
+type Status struct {
+	Device      kernels.Info
+	Precision   string
+	Numerics    string
+	Schema      int
+	Started     time.Time
+	Models      int
+	Sessions    int
+	RunsLive    int
+	SamplersIn  int // with weights in device memory
+	BasesLoaded int
+	Queue       engine.QueueInfo
+}
+
+// Status describes the appliance now.
+func (a *Appliance) Status() (Status, error) {
+	models, err := a.db.Models()
+	if err != nil {
+		return Status{}, problemOf("list models", err)
+	}
+	s := Status{Device: a.eng.Device(), Precision: "fp32", Numerics: a.numerics(), Schema: store.Schema, Started: a.started, Models: len(models), Queue: a.eng.Queue()}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s.Sessions = len(a.sessions)
+	s.BasesLoaded = len(a.bases)
+	for _, r := range a.runs {
+		if r.live() {
+			s.RunsLive++
+		}
+	}
+	for _, sm := range a.samplers {
+		if sm.loaded() {
+			s.SamplersIn++
+		}
+	}
+	return s, nil
+}
+
+// Stats are the engine's counters.
+func (a *Appliance) Stats() EngineStats { return a.eng.Stats() }
+
+// numerics says by which rules numbers are computed: results of equal strings are
+// equal to the bit.
+func (a *Appliance) numerics() string {
+	return fmt.Sprintf("%s fp32 v%d", a.eng.Device().Family, kernels.NumericsVersion)
+}

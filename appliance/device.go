@@ -1,0 +1,46 @@
+package appliance
+
+import (
+	"strings"
+
+	"smolgym/kernels"
+	"smolgym/kernels/reference"
+)
+
+// checkPrecision refuses what has no kernels yet.
+func checkPrecision(precision, device string) error {
+	switch precision {
+	case "", "auto", "fp32":
+		return nil
+	case "bf16":
+		return Problemf(CodeUnsupported, "precision bf16: the CPU device of this version computes in fp32 only; checkpoints in bf16 are widened exactly").
+			WithHint("use --precision fp32 or auto")
+	case "fp16":
+		return Problemf(CodeUnsupported, "precision fp16: fp16 arithmetic is for CUDA devices, which this version doesn't have").
+			WithHint("use --precision fp32 or auto")
+	}
+	return Problemf(CodeUser, "precision %q is unknown", clip(precision)).WithHint("use auto, fp32, bf16 or fp16")
+}
+
+// checkDevice refuses what can't be opened by this version.
+func checkDevice(device string) error {
+	switch {
+	case device == "", device == "auto", device == "cpu", device == "reference":
+		return nil
+	case device == "cuda", strings.HasPrefix(device, "cuda:"):
+		return Problemf(CodeUnsupported, "device %s: this build has no CUDA device", clip(device)).WithHint("use --device cpu or auto")
+	}
+	return Problemf(CodeUser, "device %q is unknown", clip(device)).WithHint("use auto, cpu, cuda or cuda:N")
+}
+
+// openDevice opens what computes.
+func openDevice(opt Options) (kernels.Device, error) {
+	if err := checkDevice(opt.Device); err != nil {
+		return nil, err
+	}
+	memory := opt.Memory
+	if memory <= 0 {
+		memory = 8 << 30
+	}
+	return reference.Open(reference.Options{MemoryBytes: memory}), nil
+}

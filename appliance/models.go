@@ -1,0 +1,231 @@
+package appliance
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"smolgym/model/arch"
+	"smolgym/model/hf"
+	"smolgym/store"
+	"smolgym/tokenizer"
+)
+
+// maxTokenizerBytes bounds a tokenizer.json; the largest published ones have 35 MB.
+const maxTokenizerBytes = 128 << 20
+
+// model finds a stored model by any of its names.
+func (a *Appliance) model(name string) (store.Model, error) {
+	full, err := ModelName(name)
+	if err != nil {
+		return store.Model{}, err
+	}
+	m, err := a.db.Model(full)
+	if errors.Is(err, store.ErrNotFound) {
+		return m, Problemf(CodeNotFound, "base model %q is not on this box", full).
+			WithHint("see the models it has with \"smolgym model list\"; add one with \"smolgym model add %s DIR\" or \"smolgym model pull %s\"", full, full)
+	}
+	if err != nil {
+		return m, problemOf("find model", err)
+	}
+	return m, nil
+}
+
+// Model describes one stored model.
+func (a *Appliance) Model(name string) (store.Model, error) { return a.model(name) }
+
+// Models lists the stored models by name.
+func (a *Appliance) Models() ([]store.Model, error) {
+	all, err := a.db.Models()
+	if err != nil {
+		return nil, problemOf("list models", err)
+	}
+	slices.SortFunc(all, func(x, y store.Model) int { return strings.Compare(x.Name, y.Name) })
+	for i := range all {
+		all[i].Context = a.capped(all[i].Context)
+	}
+	return all, nil
+}
+
+// capped is a model's context under the appliance's cap.
+func (a *Appliance) capped(context int) int {
+	if c := a.opt.Context; c > 0 && (context == 0 || c < context) {
+		return c
+	}
+	return context
+}
+
+// RemoveModel deletes a stored model. Its bytes go with the next collection.
+func (a *Appliance) RemoveModel(name string) error {
+	m, err := a.model(name)
+	if err != nil {
+		return err
+	}
+	if users := a.usersOf(m.Name); len(users) > 0 {
+		return Problemf(CodeConflict, "model %s is in use by %s", m.Name, strings.Join(users, ", ")).
+			WithHint("finish their sessions first")
+	}
+	if err := a.db.DeleteModel(m.Name); err != nil {
+		return problemOf("remove model "+m.Name, err)
+	}
+	a.forgetBase(m.Name)
+	return nil
+}
+
+// usersOf names the live runs and loaded samplers of a model, at most five.
+func (a *Appliance) usersOf(model string) []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	users := map[string]bool{}
+	for id, r := range a.runs {
+		if r.live() && r.record().BaseModel == model {
+			users["run "+id] = true
+		}
+	}
+	for id, s := range a.samplers {
+		if s.rec.BaseModel == model && s.loaded() {
+			users["sampler "+id] = true
+		}
+	}
+	names := slices.Sorted(maps.Keys(users))
+	if len(names) > 5 {
+		names = append(names[:5], fmt.Sprintf("%d more", len(users)-5))
+	}
+	return names
+}
+
+// examined is what was found out about a model's files before it is listed.
+type examined struct {
+	checkpoint *hf.Checkpoint
+	tokenizer  *tokenizer.Tokenizer // nil if there is none
+	warnings   []string
+}
+
+// examine reads everything about a model but its weights' values, and refuses
+// with the complete list of what can't be taken.
+func examine(name string, src stored) (*examined, error) {
+	ck, err := hf.Describe(src)
+	if err != nil {
+		return nil, refusal(name, err)
+	}
+	var gaps []string
+	for _, g := range arch.Check(ck) {
+		gaps = append(gaps, fmt.Sprint(g))
+	}
+	x := &examined{checkpoint: ck, warnings: slices.Clone(ck.Warnings)}
+	text, ok, err := src.read("tokenizer.json", maxTokenizerBytes)
+	if err != nil {
+		return nil, problemOf("add model "+name, err)
+	}
+	if ok {
+		x.tokenizer, err = tokenizer.Load(text)
+		var missing *tokenizer.UnsupportedError
+		switch {
+		case errors.As(err, &missing):
+			for _, c := range missing.Components {
+				gaps = append(gaps, "tokenizer.json: "+c)
+			}
+		case err != nil:
+			gaps = append(gaps, "tokenizer.json: "+err.Error())
+		}
+	} else {
+		x.warnings = append(x.warnings, "there is no tokenizer.json: text can't be encoded and stop strings are refused")
+	}
+	if len(gaps) > 0 {
+		return nil, Problemf(CodeUnsupported, "model %s can't be taken: %s: %s", name, count(len(gaps), "reason"), strings.Join(gaps, "; "))
+	}
+	return x, nil
+}
+
+// refusal is an error of package hf for the user: those name file and tensor.
+func refusal(name string, err error) *Problem {
+	for _, known := range []error{hf.ErrMissing, hf.ErrInvalid, hf.ErrUnsupported, hf.ErrName, hf.ErrLimit} {
+		if errors.Is(err, known) {
+			return Problemf(CodeUnsupported, "model %s can't be taken: %v", name, err).Because(err)
+		}
+	}
+	return problemOf("add model "+name, err)
+}
+
+// modelRecord is the record of an examined model.
+func (a *Appliance) modelRecord(name string, files []store.File, x *examined) store.Model {
+	m := store.Model{Name: name, Created: a.now(), Files: files, Family: x.checkpoint.Config.ModelType,
+		Context: x.checkpoint.Config.MaxPositions, Meta: map[string]string{}}
+	types := map[string]int64{}
+	for _, t := range x.checkpoint.Tensors {
+		m.Parameters += t.Elements()
+		types[fmt.Sprint(t.DType)] += t.Elements()
+	}
+	names := slices.Sorted(maps.Keys(types))
+	slices.SortStableFunc(names, func(p, q string) int { return int(min(1, max(-1, types[q]-types[p]))) })
+	m.DType = strings.Join(names, "+")
+	if len(x.warnings) > 0 {
+		m.Meta["warnings"] = strings.Join(x.warnings, "\n")
+	}
+	return m
+}
+
+// Capability is a model that can be trained and sampled.
+type Capability struct {
+	Name    string
+	Context int // tokens
+}
+
+// Capabilities lists every stored model.
+func (a *Appliance) Capabilities() ([]Capability, error) {
+	models, err := a.Models()
+	if err != nil {
+		return nil, err
+	}
+	list := make([]Capability, len(models))
+	for i, m := range models {
+		list[i] = Capability{m.Name, m.Context}
+	}
+	return list, nil
+}
+
+// Tokenize gives the ids of a text by a stored model's tokenizer.
+func (a *Appliance) Tokenize(model, text string, special bool) ([]int32, error) {
+	tok, err := a.tokenizerOf(model)
+	if err != nil {
+		return nil, err
+	}
+	return tok.Encode(text, special), nil
+}
+
+// Detokenize gives the text of ids.
+func (a *Appliance) Detokenize(model string, ids []int32, skipSpecial bool) (string, error) {
+	tok, err := a.tokenizerOf(model)
+	if err != nil {
+		return "", err
+	}
+	return tok.Decode(ids, skipSpecial), nil
+}
+
+// tokenizerOf is that of the loaded base, or read anew.
+func (a *Appliance) tokenizerOf(name string) (*tokenizer.Tokenizer, error) {
+	m, err := a.model(name)
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	b := a.bases[m.Name]
+	a.mu.Unlock()
+	if b != nil && b.tok != nil {
+		return b.tok, nil
+	}
+	text, ok, err := stored{a.db.Blobs(), m.Files}.read("tokenizer.json", maxTokenizerBytes)
+	if err != nil {
+		return nil, problemOf("read tokenizer of "+m.Name, err)
+	}
+	if !ok {
+		return nil, Problemf(CodeUser, "model %s has no tokenizer.json", m.Name).WithHint("add it again with one")
+	}
+	tok, err := tokenizer.Load(text)
+	if err != nil {
+		return nil, Problemf(CodeUnsupported, "model %s: %v", m.Name, err).Because(err)
+	}
+	return tok, nil
+}

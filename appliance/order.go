@@ -1,0 +1,247 @@
+package appliance
+
+import (
+	"container/heap"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+
+	"smolgym/appliance/engine"
+)
+
+// rememberedNumbers is how many of a run's latest requests are known as repeats.
+// Clients repeat within minutes.
+const rememberedNumbers = 4096
+
+// entry is an accepted request: a repeat gets its ticket.
+type entry struct {
+	sum digest
+	id  string
+}
+
+// order runs the requests of one run in rising number, each once.
+type order struct {
+	a    *Appliance
+	name string // the run
+	lane *engine.Lane
+
+	mu       sync.Mutex // guards what follows
+	waiting  queue
+	running  bool
+	executed int64 // the highest number begun
+	seen     map[int64]entry
+	numbers  []int64  // keys of seen, in order of arrival
+	refusal  *Problem // new requests get it
+	broken   *Problem // waiting requests get it
+}
+
+// task is the work of a request; it runs on the owner of the device.
+type task func() (any, error)
+
+type waiter struct {
+	seq  int64
+	f    *future
+	task task
+}
+
+// newOrder is an empty order for a run.
+func (a *Appliance) newOrder(name string) *order {
+	return &order{a: a, name: name, lane: a.eng.NewLane(), executed: creation - 1, seen: map[int64]entry{}}
+}
+
+// creation is the number of the request that makes a run: before all others.
+const creation = -1
+
+// submit accepts a request or recognises a repeat. check runs only for a new one;
+// its error becomes the future's failure.
+func (o *order) submit(kind Kind, seq int64, sum digest, check func() error, t task) (Ticket, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if e, ok := o.seen[seq]; ok {
+		if e.sum != sum {
+			return Ticket{}, Problemf(CodeConflict, "%s of %s: number %d was used by another request", kind, o.name, seq).
+				WithHint("a repeat must have the same content, a new request a higher number")
+		}
+		return Ticket{RequestID: e.id, ModelID: o.name}, nil
+	}
+	if seq <= o.executed {
+		return Ticket{}, Problemf(CodeConflict, "%s of %s: number %d comes after number %d was executed", kind, o.name, seq, o.executed).
+			WithHint("numbers of a run must rise")
+	}
+	f := o.a.newFuture(kind, o.name, seq, sum, func() string { return o.reason(seq) })
+	o.remember(seq, entry{sum, f.id})
+	ticket := Ticket{RequestID: f.id, ModelID: o.name}
+	if o.refusal != nil {
+		o.a.settle(f, nil, o.refusal)
+		return ticket, nil
+	}
+	if check != nil {
+		if err := check(); err != nil {
+			o.a.settle(f, nil, err)
+			return ticket, nil
+		}
+	}
+	heap.Push(&o.waiting, waiter{seq, f, t})
+	if err := o.lane.Submit(o.next); err != nil {
+		o.withdraw(seq)
+		o.a.settle(f, nil, err)
+	}
+	return ticket, nil
+}
+
+// remember is called with mu held.
+func (o *order) remember(seq int64, e entry) {
+	o.seen[seq] = e
+	o.numbers = append(o.numbers, seq)
+	if len(o.numbers) > rememberedNumbers {
+		delete(o.seen, o.numbers[0])
+		o.numbers = o.numbers[1:]
+	}
+}
+
+// withdraw takes a request that was never queued out again; mu is held.
+func (o *order) withdraw(seq int64) {
+	for i, w := range o.waiting {
+		if w.seq == seq {
+			heap.Remove(&o.waiting, i)
+			return
+		}
+	}
+}
+
+// next executes the waiting request with the lowest number. Owner.
+func (o *order) next() {
+	o.mu.Lock()
+	if len(o.waiting) == 0 {
+		o.mu.Unlock()
+		return
+	}
+	w := heap.Pop(&o.waiting).(waiter)
+	o.executed = max(o.executed, w.seq)
+	o.running = true
+	broken := o.broken
+	o.mu.Unlock()
+
+	var result any
+	var err error
+	if broken != nil {
+		err = broken
+	} else {
+		result, err = o.run(w.task)
+	}
+	// Memory that was made free comes back between closures, so the request goes
+	// to the end of the lane; it is still the lowest number of its run.
+	again := noFit(err) && o.a.makeRoom()
+	o.mu.Lock()
+	o.running = false
+	if again {
+		heap.Push(&o.waiting, w)
+		if o.lane.Submit(o.next) == nil {
+			o.mu.Unlock()
+			return
+		}
+		o.withdraw(w.seq)
+	}
+	if err != nil && w.seq == creation {
+		o.fail(Problemf(CodeUser, "run %s was not created: %s", o.name, problemOf("create", err).Error()))
+	}
+	o.mu.Unlock()
+	o.a.settle(w.f, result, err)
+}
+
+// run keeps a panic of one request from ending the server.
+func (o *order) run(t task) (result any, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			result, err = nil, fmt.Errorf("panic: %v\n%s", r, debug.Stack())
+		}
+	}()
+	return t()
+}
+
+// close refuses new requests and, after the waiting ones are done, runs last on the owner.
+func (o *order) close(why *Problem, last func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.refusal != nil {
+		return
+	}
+	o.refusal = why
+	if err := o.lane.Submit(last); err != nil && !errors.Is(err, engine.ErrClosed) {
+		o.a.log.Error("close run", "run", o.name, "error", err)
+	}
+}
+
+// fail refuses new requests and those that wait; mu is held.
+func (o *order) fail(why *Problem) {
+	o.broken = why
+	if o.refusal == nil {
+		o.refusal = why
+	}
+}
+
+// idle says whether nothing waits or runs.
+func (o *order) idle() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.waiting) == 0 && !o.running
+}
+
+// reason says in words what request seq waits for.
+func (o *order) reason(seq int64) string {
+	o.mu.Lock()
+	ahead := 0
+	for _, w := range o.waiting {
+		if w.seq < seq {
+			ahead++
+		}
+	}
+	started := o.running && seq <= o.executed
+	if o.running && !started {
+		ahead++
+	}
+	o.mu.Unlock()
+	q := o.a.eng.Queue()
+	switch {
+	case started:
+		return fmt.Sprintf("this request is being executed; %s", sharing(q))
+	case ahead > 0:
+		return fmt.Sprintf("%s of this run %s first; %s", count(ahead, "request"), verb(ahead, "comes", "come"), sharing(q))
+	}
+	return "this request is the run's next; " + sharing(q)
+}
+
+// sharing says who else uses the device.
+func sharing(q engine.QueueInfo) string {
+	return fmt.Sprintf("%s and %s wait for the device", count(q.LanesWaiting, "run"), count(q.SamplesActive+q.SamplesWaiting, "sample"))
+}
+
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+func verb(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
+// queue is a heap by number.
+type queue []waiter
+
+func (q queue) Len() int           { return len(q) }
+func (q queue) Less(i, j int) bool { return q[i].seq < q[j].seq }
+func (q queue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+func (q *queue) Push(x any)        { *q = append(*q, x.(waiter)) }
+func (q *queue) Pop() any {
+	old := *q
+	last := old[len(old)-1]
+	old[len(old)-1] = waiter{}
+	*q = old[:len(old)-1]
+	return last
+}

@@ -1,0 +1,100 @@
+package appliance
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"smolgym/store"
+)
+
+// recorder writes what comes often in small pieces together, off the owner of the
+// device: every commit waits for the disk.
+type recorder struct {
+	db   *store.DB
+	log  *slog.Logger
+	wake chan struct{}
+
+	writing sync.Mutex // one flush at a time
+
+	mu       sync.Mutex // guards what follows
+	futures  []store.Future
+	samplers []store.Sampler
+	seen     map[string]time.Time // sessions
+}
+
+func newRecorder(db *store.DB, log *slog.Logger) *recorder {
+	return &recorder{db: db, log: log, wake: make(chan struct{}, 1), seen: map[string]time.Time{}}
+}
+
+func (r *recorder) signal() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// future queues a finished future.
+func (r *recorder) future(f *future) {
+	rec, err := f.stored()
+	if err != nil {
+		r.log.Error("record result", "error", err)
+		return
+	}
+	r.mu.Lock()
+	r.futures = append(r.futures, rec)
+	r.mu.Unlock()
+	r.signal()
+}
+
+// sampler queues a new sampler.
+func (r *recorder) sampler(s store.Sampler) {
+	r.mu.Lock()
+	r.samplers = append(r.samplers, s)
+	r.mu.Unlock()
+	r.signal()
+}
+
+// session notes a sign of life; it is written with the next flush.
+func (r *recorder) session(id string, at time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seen[id] = at
+}
+
+func (r *recorder) run(ctx context.Context) {
+	for {
+		select {
+		case <-r.wake:
+			r.flush()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// flush writes all that is queued and returns when it is on disk.
+func (r *recorder) flush() {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	r.mu.Lock()
+	fs, ss, seen := r.futures, r.samplers, r.seen
+	r.futures, r.samplers, r.seen = nil, nil, map[string]time.Time{}
+	r.mu.Unlock()
+	if len(fs) > 0 {
+		if err := r.db.PutFutures(fs); err != nil {
+			r.log.Error("record results", "count", len(fs), "error", err)
+		}
+	}
+	for _, s := range ss {
+		if err := r.db.PutSampler(s); err != nil {
+			r.log.Error("record sampler", "sampler", s.ID, "error", err)
+		}
+	}
+	if len(seen) > 0 {
+		if err := r.db.TouchSessions(seen); err != nil {
+			r.log.Error("record sessions", "count", len(seen), "error", err)
+		}
+	}
+}
