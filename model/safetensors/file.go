@@ -16,8 +16,8 @@ const (
 	MaxNameBytes   = 4096        // bytes in a tensor's name
 	MaxRank        = 32          // dimensions of a tensor
 
-	maxKeptBytes    = 12 << 20 // names, shapes and metadata that a parsed header holds on to, all together
-	maxMetadataText = 4 << 20  // one key or value of the metadata
+	maxKeptBytes    = 8 << 20 // names, shapes and metadata that a parsed header holds on to, all together
+	maxMetadataText = 2 << 20 // one key or value of the metadata
 )
 
 // Reasons for a refusal, to be told apart with errors.Is.
