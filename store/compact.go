@@ -77,7 +77,13 @@ func (db *DB) copyTo(ctx context.Context, path string) (err error) {
 		return err
 	}
 	out.AllocSize = growBytes
-	defer func() { err = errors.Join(err, out.Close()) }()
+	size := int64(0)
+	defer func() {
+		err = errors.Join(err, out.Close())
+		if err == nil {
+			err = trim(path, size)
+		}
+	}()
 	copier, err := db.blobs.NewCopier(out)
 	if err != nil {
 		return err
@@ -109,7 +115,19 @@ func (db *DB) copyTo(ctx context.Context, path string) (err error) {
 	if err != nil {
 		return err
 	}
-	return out.Sync()
+	return out.View(func(tx *bolt.Tx) error {
+		size = tx.Size()
+		return nil
+	})
+}
+
+// trim cuts off the room for growth behind the last used page, and syncs.
+func trim(path string, size int64) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Truncate(size), f.Sync(), f.Close())
 }
 
 // copyBucket copies one bucket of records, a part in each writing transaction.

@@ -133,7 +133,7 @@ func (k CheckpointKey) check() error {
 	default:
 		return fmt.Errorf("checkpoint: kind %s: %w; it is weights, sampler_weights or external_weights", quote(string(k.Kind)), ErrInvalid)
 	}
-	if !checkpointName.MatchString(k.Name) || strings.Contains(k.Name, "..") {
+	if !checkpointName.MatchString(k.Name) || k.Name == "." || strings.Contains(k.Name, "..") {
 		return fmt.Errorf("checkpoint: name %s: %w; use 1 to 255 of A-Z a-z 0-9 . _ - without \"..\"", quote(k.Name), ErrInvalid)
 	}
 	return nil

@@ -111,10 +111,28 @@ func (db *DB) open(opt Options) error {
 	if err == nil {
 		err = writeLock(db.path, opt.Now())
 	}
+	if errors.Is(err, ErrDamaged) {
+		db.abandon()
+		return err
+	}
 	if err != nil {
 		return errors.Join(err, guard(db.bolt.Close))
 	}
 	return nil
+}
+
+// abandon closes a damaged file if that can be done: a panic within bbolt may have
+// left a lock taken that closing waits for.
+func (db *DB) abandon() {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = guard(db.bolt.Close)
+	}()
+	select {
+	case <-done:
+	case <-time.After(lockWait):
+	}
 }
 
 // prepare looks before it writes: a file of a newer program, of another program or
