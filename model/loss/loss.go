@@ -211,7 +211,8 @@ func cispo(b *builder) ir.ID {
 	return b.negate(t.w, b.op(ir.OpMul, b.op(ir.OpMul, r, t.p), t.a))
 }
 
-// dro is -(p·A - β/2·(p-q)²).
+// dro is -(p·A - β/2·(p-q)²). As in the other losses a token with advantage 0 does
+// not count, so the penalty does not pull on a prompt's tokens.
 func dro(b *builder) ir.ID {
 	t := b.tokens()
 	d := b.op(ir.OpSub, t.p, t.q)
