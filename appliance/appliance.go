@@ -47,6 +47,8 @@ type Appliance struct {
 	futures *futures
 	record  *recorder
 
+	wanted *base // by the latest request that asked for one: not to be dropped for it; the owner's
+
 	closing chan struct{} // closed when Close begins
 	stop    context.CancelFunc
 	wg      sync.WaitGroup

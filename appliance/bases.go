@@ -25,7 +25,7 @@ func (a *Appliance) loadBase(name string) (*base, error) {
 	a.mu.Lock()
 	b := a.bases[m.Name]
 	a.mu.Unlock()
-	if b != nil {
+	if a.wanted = b; b != nil {
 		return b, nil
 	}
 	src := stored{a.db.Blobs(), m.Files}
@@ -40,6 +40,7 @@ func (a *Appliance) loadBase(name string) (*base, error) {
 	}
 	a.log.Info("model loaded", "model", m.Name, "bytes", e.Info().Bytes, "seconds", a.now().Sub(began).Seconds())
 	b = &base{name: m.Name, eng: e, tok: x.tokenizer}
+	a.wanted = b
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.bases[m.Name] = b
@@ -81,7 +82,7 @@ func (a *Appliance) makeRoom() bool {
 		}
 	}
 	for _, b := range bases {
-		if b.users == a.baseSamplers(b) && a.dropBase(b) {
+		if b != a.wanted && b.users == a.baseSamplers(b) && a.dropBase(b) {
 			return true
 		}
 	}
