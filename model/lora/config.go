@@ -66,7 +66,7 @@ func ParseAdapterConfig(data []byte) (AdapterConfig, error) {
 		return c, fmt.Errorf("parse adapter config: %w: more than one JSON value", ErrConfig)
 	}
 	if err := json.Unmarshal(data, &c); err != nil {
-		return c, fmt.Errorf("parse adapter config: %w: %w; target_modules must be a list of names", ErrConfig, err)
+		return c, fmt.Errorf("parse adapter config: %w: %w", ErrConfig, err)
 	}
 	if err := c.check(raw); err != nil {
 		return c, fmt.Errorf("parse adapter config: %w", err)
