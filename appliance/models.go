@@ -9,6 +9,7 @@ import (
 
 	"smolgym/model/arch"
 	"smolgym/model/hf"
+	"smolgym/model/safetensors"
 	"smolgym/store"
 	"smolgym/tokenizer"
 )
@@ -139,9 +140,11 @@ func examine(name string, src stored) (*examined, error) {
 	return x, nil
 }
 
-// refusal is an error of package hf for the user: those name file and tensor.
+// refusal is an error of the packages that read models for the user: it names file
+// and tensor.
 func refusal(name string, err error) *Problem {
-	for _, known := range []error{hf.ErrMissing, hf.ErrInvalid, hf.ErrUnsupported, hf.ErrName, hf.ErrLimit} {
+	for _, known := range []error{hf.ErrMissing, hf.ErrInvalid, hf.ErrUnsupported, hf.ErrName, hf.ErrLimit,
+		safetensors.ErrHeader, safetensors.ErrTensor, safetensors.ErrDType, safetensors.ErrLimit, safetensors.ErrAbsent} {
 		if errors.Is(err, known) {
 			return Problemf(CodeUnsupported, "model %s can't be taken: %v", name, err).Because(err)
 		}
