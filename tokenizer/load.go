@@ -31,6 +31,8 @@ type loader struct {
 	t    *Tokenizer
 	gaps []string
 	err  error // the first contradiction
+
+	patterns int // regular expressions compiled
 }
 
 // gap notes an unsupported component.

@@ -116,7 +116,7 @@ func (l *loader) preTokenizers(place string, raw json.RawMessage, depth int) []p
 		pattern := l.pattern(place+" Split", c.Pattern)
 		return []preTokenizer{split{pattern, l.behavior(place+" Split", c.Behavior, ""), c.Invert}}
 	case "Digits":
-		is := func(r rune) bool { return loadUnicode().class(r)&classN != 0 }
+		is := isDigit
 		if c.IndividualDigits {
 			return []preTokenizer{split{pattern: runes{is, true}, behavior: isolated}}
 		}
@@ -146,10 +146,18 @@ var punctuationSince9 = &unicode.RangeTable{
 		{0x1E95E, 0x1E95F, 1}},
 }
 
+// isDigit is that of the reference's Digits, whose table (unlike that of its regular expressions) is of Unicode 17.
+func isDigit(r rune) bool {
+	return loadUnicode().class(r)&classN != 0 || r >= 0x11DE0 && r <= 0x11DE9 || r >= 0x16FF4 && r <= 0x16FF6
+}
+
 // isPunctuation is the reference's: ASCII punctuation (symbols as $ too) and the categories P of old tables.
 func isPunctuation(r rune) bool {
 	if r < utf8.RuneSelf {
 		return loadUnicode().class(r)&(classP|classS) != 0
+	}
+	if r == 0x166D || r == 0x111C9 { // left the category later
+		return true
 	}
 	return unicode.IsPunct(r) && !unicode.Is(punctuationSince9, r)
 }
@@ -187,6 +195,9 @@ func (l *loader) metaspace(place string, c component) (mark, scheme string) {
 	return c.Replacement, scheme
 }
 
+// maxPatterns is the most regular expressions of a file that have to be compiled.
+const maxPatterns = 16
+
 // pattern reads {"String": …} or {"Regex": …}.
 func (l *loader) pattern(place string, raw json.RawMessage) matcher {
 	var p struct{ String, Regex *string }
@@ -203,6 +214,10 @@ func (l *loader) pattern(place string, raw json.RawMessage) matcher {
 	}
 	if cut, ok := knownPatterns[*p.Regex]; ok {
 		return cut
+	}
+	if l.patterns++; l.patterns > maxPatterns {
+		l.fail("%s: more than %d regular expressions; join them", place, maxPatterns)
+		return literal("")
 	}
 	m, err := compilePattern(*p.Regex)
 	if err != nil {

@@ -21,6 +21,7 @@ const (
 	maxRepeat  = 1000 // of {n,m}
 	maxOpen    = 3    // repeats without upper bound along one path
 	maxGroups  = 32   // nested
+	maxClasses = 64   // in one pattern; a class is some kilobytes when it is spelled out
 )
 
 // compilePattern gives the matcher of a regular expression.
@@ -72,15 +73,16 @@ func (b backtracker) match(s string, found func(start, end int)) {
 
 // patternParser reads a pattern and writes it for regexp2.
 type patternParser struct {
-	rest  string
-	out   strings.Builder
-	depth int
+	rest    string
+	out     strings.Builder
+	classes int
 }
 
 // shape is what the limits need to know of a part of a pattern.
 type shape struct {
 	empty bool // can match the empty text
 	open  int  // most repeats without upper bound along one path
+	loose bool // a text can match it in several ways or lengths: repeating it could backtrack without end
 }
 
 // alternatives reads up to the end or a closing parenthesis. fold says that case doesn't count.
@@ -94,8 +96,9 @@ func (p *patternParser) alternatives(fold bool, depth int) (shape, error) {
 		if err != nil {
 			return all, err
 		}
-		all = shape{all.empty || s.empty, max(all.open, s.open)}
-		if !strings.HasPrefix(p.rest, "|") {
+		more := strings.HasPrefix(p.rest, "|")
+		all = shape{all.empty || s.empty, max(all.open, s.open), all.loose || s.loose || more}
+		if !more {
 			return all, nil
 		}
 		p.rest = p.rest[1:]
@@ -124,7 +127,7 @@ func (p *patternParser) sequence(fold bool, depth int) (shape, error) {
 		if err != nil {
 			return all, err
 		}
-		all = shape{all.empty && atom.empty, all.open + atom.open}
+		all = shape{all.empty && atom.empty, all.open + atom.open, all.loose || atom.loose}
 		if all.open > maxOpen {
 			return all, fmt.Errorf("more than %d open repeats in a row", maxOpen)
 		}
@@ -151,16 +154,17 @@ func (p *patternParser) atom(fold bool, depth int) (s shape, char rune, err erro
 		return s, 0, err
 	case '[':
 		set, err := p.class(fold)
-		p.writeSet(set)
-		return shape{}, 0, err
+		if err != nil {
+			return shape{}, 0, err
+		}
+		return shape{}, 0, p.writeSet(set)
 	case '\\':
 		set, lit, err := p.escape()
 		if err != nil {
 			return shape{}, 0, err
 		}
 		if set != nil {
-			p.writeSet(set)
-			return shape{}, 0, nil
+			return shape{}, 0, p.writeSet(set)
 		}
 		r = lit
 	case '.', '^', '$', '*', '+', '?', '{', '}', ']':
@@ -168,14 +172,15 @@ func (p *patternParser) atom(fold bool, depth int) (s shape, char rune, err erro
 	default:
 		p.rest = p.rest[n:]
 	}
-	set := newRuneSet()
-	set.add(r, r)
-	if fold {
-		if set, err = set.folded(); err != nil {
-			return shape{}, 0, err
-		}
+	if fold && r >= utf8.RuneSelf {
+		return shape{}, 0, errFold
 	}
-	p.writeSet(set)
+	p.out.WriteByte('[')
+	p.writeBound(r)
+	for f := unicode.SimpleFold(r); fold && f != r; f = unicode.SimpleFold(f) {
+		p.writeBound(f)
+	}
+	p.out.WriteByte(']')
 	return shape{}, unicode.ToLower(r), nil
 }
 
@@ -249,19 +254,19 @@ func (p *patternParser) repeat(before int, atom shape) (shape, error) {
 		kind = p.rest[:1]
 		p.rest = p.rest[1:]
 	}
-	if high < 0 && (atom.open > 0 || atom.empty) {
-		return atom, errors.New("an open repeat of an open repeat, or of what can be empty")
+	if high != 1 && (atom.loose || atom.empty) {
+		return atom, errors.New("a repeat of what can match in several ways")
 	}
-	written := p.out.String()
-	p.out.Reset()
 	quantifier := fmt.Sprintf("{%d,%d}", low, high)
 	if high < 0 {
 		quantifier = fmt.Sprintf("{%d,}", low)
 	}
 	if kind == "+" { // possessive: regexp2 writes it as an atomic group
+		written := p.out.String()
+		p.out.Reset()
 		p.out.WriteString(written[:before] + "(?>" + written[before:] + quantifier + ")")
 	} else {
-		p.out.WriteString(written + quantifier + kind)
+		p.out.WriteString(quantifier + kind)
 	}
 	if high < 0 {
 		atom.open = 1
@@ -269,6 +274,7 @@ func (p *patternParser) repeat(before int, atom shape) (shape, error) {
 		atom.open *= high
 	}
 	atom.empty = atom.empty || low == 0
+	atom.loose = atom.loose || low != high
 	return atom, nil
 }
 

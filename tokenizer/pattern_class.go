@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 )
@@ -46,13 +47,15 @@ func setOf(is func(rune) bool) runeSet {
 	return s
 }
 
+var errFold = errors.New("a character outside ASCII without regard to case")
+
 // folded adds the other cases of the members, which have to be ASCII: the reference's rules for others aren't
 // known here.
 func (s runeSet) folded() (runeSet, error) {
 	out := newRuneSet()
 	for i := 2; i < len(s); i++ {
 		if s[i] != 0 {
-			return nil, errors.New("a character outside ASCII without regard to case")
+			return nil, errFold
 		}
 	}
 	for r := rune(0); r < utf8.RuneSelf; r++ {
@@ -68,7 +71,10 @@ func (s runeSet) folded() (runeSet, error) {
 }
 
 // writeSet writes a class with all its ranges.
-func (p *patternParser) writeSet(s runeSet) {
+func (p *patternParser) writeSet(s runeSet) error {
+	if p.classes++; p.classes > maxClasses {
+		return fmt.Errorf("more than %d classes", maxClasses)
+	}
 	p.out.WriteByte('[')
 	for r := rune(0); r <= unicode.MaxRune; r++ {
 		if r&63 == 0 && s[r>>6] == 0 {
@@ -89,6 +95,7 @@ func (p *patternParser) writeSet(s runeSet) {
 		}
 	}
 	p.out.WriteByte(']')
+	return nil
 }
 
 func (p *patternParser) writeBound(r rune) {
@@ -221,8 +228,22 @@ func (p *patternParser) escape() (runeSet, rune, error) {
 // newModifiers are the modifier letters (Lm) that Unicode 16 has and Go's tables lack.
 var newModifiers = [][2]rune{{0x10D4E, 0x10D4E}, {0x10D6F, 0x10D6F}, {0x16D40, 0x16D42}, {0x16D6B, 0x16D6C}}
 
-// property gives the code points of a property by its short name.
+// properties keeps the sets of property, which nobody changes: there are a dozen.
+var properties sync.Map
+
+// property gives the code points of a property by its short name. The set is shared.
 func property(name string) (runeSet, error) {
+	if set, ok := properties.Load(name); ok {
+		return set.(runeSet), nil
+	}
+	set, err := makeProperty(name)
+	if err == nil {
+		properties.Store(name, set)
+	}
+	return set, err
+}
+
+func makeProperty(name string) (runeSet, error) {
 	u := loadUnicode()
 	bits := map[string]uint8{"L": classL, "N": classN, "M": classM, "White_Space": classWS, "Lu": classLu,
 		"Ll": classLl, "P": classP, "S": classS}

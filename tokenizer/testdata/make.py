@@ -3,10 +3,13 @@
     python make.py                     own_bytes, own_fallback: tokenizer and golden of 2,000 fuzzed strings each
     python make.py golden FILE N SEED  prints N golden lines for another tokenizer.json (.gz)
 
+unicode.json: for every code point of the planes 0 to 2, SHA-256 over what the reference's components make of it.
+
 own_bytes is a byte-level BPE (NFC, Llama 3's pattern, added tokens of several kinds, a template); own_fallback a
 BPE with byte fallback behind Metaspace. Both are trained on the text below and the licence of the repository.
 """
 import gzip
+import hashlib
 import json
 import random
 import sys
@@ -107,6 +110,39 @@ def golden(t, n, seed):
         yield json.dumps(g, separators=(",", ":"))
 
 
+def every_code_point():
+    for c in range(1, 0x30000):
+        if not 0xD800 <= c < 0xE000:
+            yield chr(c)
+
+
+def unicode_digests():
+    """SHA-256 of the results for all code points, each with a newline after it."""
+    nfc, nfkc, lower = normalizers.NFC(), normalizers.NFKC(), normalizers.Lowercase()
+    marks = [("{}"), ("a{}\u0301"), ("{}\u0301\u0323"), ("{}\u0323\u05b0\u0301"), ("\u0323\u0301{}"),
+             ("\u0301\u0300{}\u0300")]
+
+    def cut(p):
+        return lambda c: str(int(len(p.pre_tokenize_str("a" + c + "a")) > 1))
+
+    single = Tokenizer(models.BPE(vocab={"q": 0}, merges=[]))
+    single.add_tokens([AddedToken("Q", single_word=True, normalized=False)])
+    kinds = {f"nfc {m}": (lambda c, m=m: nfc.normalize_str(m.format(c))) for m in marks}
+    kinds["nfkc"] = lambda c: nfkc.normalize_str(c + "\u0301")
+    kinds["lower"] = lower.normalize_str
+    kinds["punctuation"] = cut(pre_tokenizers.Punctuation())
+    kinds["digit"] = cut(pre_tokenizers.Digits(True))
+    kinds["space"] = cut(pre_tokenizers.WhitespaceSplit())
+    kinds["word"] = lambda c: str(int(1 not in single.encode("Q" + c).ids))
+    out = {}
+    for name, f in kinds.items():
+        h = hashlib.sha256()
+        for c in every_code_point():
+            h.update(f(c).encode() + b"\n")
+        out[name] = h.hexdigest()
+    return out
+
+
 def write(name, text):
     with open(HERE / name, "wb") as f, gzip.GzipFile("", "wb", 9, f, mtime=0) as z:
         z.write(text.encode())
@@ -125,6 +161,7 @@ def main():
     t, text = own_fallback()
     write("own_fallback.json.gz", text)
     write("own_fallback.golden.jsonl.gz", "\n".join(golden(Tokenizer.from_str(text), 2000, 2)))
+    (HERE / "unicode.json").write_text(json.dumps(unicode_digests(), indent=1) + "\n")
 
 
 main()
