@@ -98,8 +98,8 @@ func (t *tokenTrie) find(s string, from int) (token int32, start, end int) {
 }
 
 // scan cuts s at the added tokens and calls emit for each part in order: with a token's id, or with id -1 for a
-// part that isn't a token.
-func (t *tokenTrie) scan(s string, added []addedToken, emit func(id int32, start, end int)) {
+// part that isn't a token. ordinary says that special tokens don't count.
+func (t *tokenTrie) scan(s string, added []addedToken, ordinary bool, emit func(id int32, start, end int)) {
 	done := 0
 	for from := 0; ; {
 		index, start, end := t.find(s, from)
@@ -108,6 +108,9 @@ func (t *tokenTrie) scan(s string, added []addedToken, emit func(id int32, start
 		}
 		from = end
 		token := &added[index]
+		if ordinary && token.special {
+			continue
+		}
 		if token.singleWord && (endsWithWord(s[:start]) || startsWithWord(s[end:])) {
 			continue
 		}

@@ -20,6 +20,7 @@ type goldenLine struct {
 	IDsSpecial  []int32 `json:"ids_special"`
 	Decoded     string  `json:"decoded"`
 	DecodedSkip *string `json:"decoded_skip"`
+	IDsOrdinary []int32 `json:"ids_ordinary"` // in testdata only: special tokens count as text
 }
 
 // sharedFolder finds the tokenizers of the shared material, or skips the test.
@@ -150,6 +151,9 @@ func checkGolden(t *testing.T, tok *Tokenizer, path string) int {
 		}
 		if got := tok.Encode(g.Text, true); !slices.Equal(got, g.IDsSpecial) {
 			report("ids with special", g.Text, got, g.IDsSpecial)
+		}
+		if got := tok.EncodeOrdinary(g.Text); g.IDsOrdinary != nil && !slices.Equal(got, g.IDsOrdinary) {
+			report("ordinary ids", g.Text, got, g.IDsOrdinary)
 		}
 		if got := tok.Decode(g.IDs, false); got != g.Decoded {
 			report("decode", g.Text, got, g.Decoded)

@@ -32,7 +32,8 @@ type loader struct {
 	gaps []string
 	err  error // the first contradiction
 
-	patterns int // regular expressions compiled
+	patterns   int // regular expressions compiled
+	components int // normalizers, pre-tokenizers and decoders opened
 }
 
 // gap notes an unsupported component.
@@ -62,6 +63,7 @@ func Load(data []byte) (*Tokenizer, error) {
 	l.t.pre = l.preTokenizers("pre_tokenizer", f.PreTokenizer, 0)
 	l.postProcessor(f.PostProcessor)
 	l.decoders(f.Decoder)
+	l.checkGrowth()
 	l.model(f.Model)
 	l.addedTokens(f.AddedTokens)
 	if len(l.gaps) > 0 {
@@ -101,8 +103,13 @@ func (l *loader) typeOf(place string, raw json.RawMessage) string {
 	return c.Type
 }
 
-// maxDepth bounds the nesting of Sequence components.
-const maxDepth = 16
+// Limits that keep a hostile file from asking for much time or memory; real files are far below.
+const (
+	maxDepth      = 16   // nesting of Sequence components
+	maxComponents = 64   // normalizers, pre-tokenizers and decoders together
+	maxGrowth     = 256  // times that all Replace steps in a row may lengthen a text
+	maxContent    = 4096 // bytes of an added token, and of a Prepend
+)
 
 // idSlack is how many ids a file may leave free beyond four times the number of its tokens: it bounds the memory
 // that one huge id can ask for.
@@ -141,6 +148,10 @@ func (l *loader) addedTokens(specs []addedSpec) {
 	for _, s := range specs {
 		if s.Content == "" {
 			continue
+		}
+		if len(s.Content) > maxContent {
+			l.fail("added token %.40q…: longer than %d bytes; shorten it", s.Content, maxContent)
+			return
 		}
 		if _, twice := seen[s.Content]; twice {
 			l.fail("added token %q stands twice; remove one", s.Content)
@@ -186,4 +197,47 @@ func (l *loader) addedTokens(specs []addedSpec) {
 	}
 	l.t.raw = newTokenTrie(contents[0], indexes[0])
 	l.t.normalized = newTokenTrie(contents[1], indexes[1])
+}
+
+// checkGrowth bounds how much longer the steps can make a text: a row of Replace steps multiplies.
+func (l *loader) checkGrowth() {
+	row := func(place string, replaces []replace) {
+		times := 1
+		for _, r := range replaces {
+			shortest := 1
+			if lit, ok := r.pattern.(literal); ok {
+				shortest = max(1, len(lit))
+			}
+			times *= max(1, (len(r.content)+shortest-1)/shortest)
+			if times > maxGrowth {
+				l.fail("%s: the Replace steps can make a text %d times longer; shorten their content", place, times)
+				return
+			}
+		}
+	}
+	var normalizers, decoders []replace
+	for _, n := range l.t.norm {
+		if r, ok := n.(replace); ok {
+			normalizers = append(normalizers, r)
+		}
+		if p, ok := n.(prepend); ok && len(p) > maxContent {
+			l.fail("normalizer Prepend: longer than %d bytes; shorten it", maxContent)
+		}
+	}
+	for _, d := range l.t.decoder {
+		if r, ok := d.(decodeReplace); ok {
+			decoders = append(decoders, r.replace)
+		}
+	}
+	row("normalizer", normalizers)
+	row("decoder", decoders)
+	alphabets := 0
+	for _, p := range l.t.pre {
+		if _, ok := p.(byteChars); ok {
+			alphabets++
+		}
+	}
+	if alphabets > 1 {
+		l.gap("pre_tokenizer Sequence with ByteLevel %d times", alphabets)
+	}
 }

@@ -97,8 +97,16 @@ func TestLoadErrors(t *testing.T) {
 			t.Errorf("%s: error %v, want one that says %q", name, err, c.says)
 		}
 	}
-	deep := strings.Repeat(`{"type":"Sequence","normalizers":[`, 50) + strings.Repeat(`]}`, 50)
+	growth := []any{}
+	for range 20 {
+		growth = append(growth, map[string]any{"type": "Replace", "pattern": map[string]any{"String": "a"}, "content": "aa"})
+	}
 	f := smallFile(t)
+	f["normalizer"] = map[string]any{"type": "Sequence", "normalizers": growth}
+	if _, err := Load(encodeFile(t, f)); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "times longer") {
+		t.Errorf("a text 2^20 times longer: error %v", err)
+	}
+	deep := strings.Repeat(`{"type":"Sequence","normalizers":[`, 50) + strings.Repeat(`]}`, 50)
 	f["normalizer"] = json.RawMessage(deep)
 	if _, err := Load(encodeFile(t, f)); !errors.Is(err, ErrFormat) {
 		t.Errorf("50 sequences deep: error %v", err)

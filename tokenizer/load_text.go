@@ -40,6 +40,10 @@ func (l *loader) open(place string, raw json.RawMessage, depth int) (kind string
 		l.fail("%s: nested more than %d deep; unfold the sequences", place, maxDepth)
 		return "", c, false
 	}
+	if l.components++; l.components > maxComponents {
+		l.fail("%s: more than %d components; join some", place, maxComponents)
+		return "", c, false
+	}
 	kind = l.typeOf(place, raw)
 	return kind, c, kind != "" && l.known(place, kind) && l.read(place+" "+kind, raw, &c)
 }

@@ -37,19 +37,29 @@ type piece struct {
 // Encode gives the ids of text. special adds what the post-processor puts around it (begin and end of text).
 // Text of added tokens, special ones too, is recognised in either case. Invalid UTF-8 counts as U+FFFD.
 func (t *Tokenizer) Encode(text string, special bool) []int32 {
+	return t.encode(text, special, false)
+}
+
+// EncodeOrdinary gives the ids of text in which special tokens count as ordinary text: what a user's message needs
+// that must not be able to spell a control token. Added tokens that aren't special are recognised. Nothing is put
+// around.
+func (t *Tokenizer) EncodeOrdinary(text string) []int32 { return t.encode(text, false, true) }
+
+// encode is Encode; ordinary says that special tokens in the text don't count.
+func (t *Tokenizer) encode(text string, special, ordinary bool) []int32 {
 	text = foldInvalid(text)
 	ids := make([]int32, 0, len(text)/3+len(t.prefix)+len(t.suffix)+1)
 	if special {
 		ids = append(ids, t.prefix...)
 	}
 	if t.raw == nil {
-		ids = t.encodeSection(text, true, ids)
+		ids = t.encodeSection(text, true, ordinary, ids)
 	} else {
-		t.raw.scan(text, t.added, func(id int32, start, end int) {
+		t.raw.scan(text, t.added, ordinary, func(id int32, start, end int) {
 			if id >= 0 {
 				ids = append(ids, id)
 			} else {
-				ids = t.encodeSection(text[start:end], start == 0, ids)
+				ids = t.encodeSection(text[start:end], start == 0, ordinary, ids)
 			}
 		})
 	}
@@ -60,14 +70,14 @@ func (t *Tokenizer) Encode(text string, special bool) []int32 {
 }
 
 // encodeSection encodes text that holds none of the raw added tokens.
-func (t *Tokenizer) encodeSection(text string, first bool, ids []int32) []int32 {
+func (t *Tokenizer) encodeSection(text string, first, ordinary bool, ids []int32) []int32 {
 	for _, n := range t.norm {
 		text = n.normalize(text)
 	}
 	if t.normalized == nil {
 		return t.encodePlain(text, first, ids)
 	}
-	t.normalized.scan(text, t.added, func(id int32, start, end int) {
+	t.normalized.scan(text, t.added, ordinary, func(id int32, start, end int) {
 		if id >= 0 {
 			ids = append(ids, id)
 		} else {

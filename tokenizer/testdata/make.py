@@ -95,7 +95,8 @@ def fuzzed(rng):
     return "".join(out)
 
 
-def golden(t, n, seed):
+def golden(t, n, seed, plain=None):
+    """Golden lines; plain is the same tokenizer with encode_special_tokens set."""
     rng = random.Random(seed)
     for _ in range(n):
         text = fuzzed(rng)
@@ -107,6 +108,10 @@ def golden(t, n, seed):
             g["ids_special"] = special
         if skip != g["decoded"]:
             g["decoded_skip"] = skip
+        if plain is not None:
+            ordinary = plain.encode(text, add_special_tokens=False).ids
+            if ordinary != ids:
+                g["ids_ordinary"] = ordinary
         yield json.dumps(g, separators=(",", ":"))
 
 
@@ -157,10 +162,14 @@ def main():
         return
     t = own_bytes()
     write("own_bytes.json.gz", t.to_str())
-    write("own_bytes.golden.jsonl.gz", "\n".join(golden(t, 2000, 1)))
+    plain = Tokenizer.from_str(t.to_str())
+    plain.encode_special_tokens = True
+    write("own_bytes.golden.jsonl.gz", "\n".join(golden(t, 2000, 1, plain)))
     t, text = own_fallback()
+    plain = Tokenizer.from_str(text)
+    plain.encode_special_tokens = True
     write("own_fallback.json.gz", text)
-    write("own_fallback.golden.jsonl.gz", "\n".join(golden(Tokenizer.from_str(text), 2000, 2)))
+    write("own_fallback.golden.jsonl.gz", "\n".join(golden(Tokenizer.from_str(text), 2000, 2, plain)))
     (HERE / "unicode.json").write_text(json.dumps(unicode_digests(), indent=1) + "\n")
 
 
