@@ -25,6 +25,7 @@ const (
 	KindSaveWeights     Kind = "save_weights"
 	KindSaveSampler     Kind = "save_weights_for_sampler"
 	KindLoadWeights     Kind = "load_weights"
+	KindUnload          Kind = "unload_model"
 	KindSample          Kind = "asample"
 )
 
@@ -69,6 +70,10 @@ type (
 	SaveSamplerResult struct {
 		Path      string `json:"path,omitempty"`
 		SamplerID string `json:"sampler_id,omitempty"`
+	}
+	// UnloadResult names the run that was unloaded.
+	UnloadResult struct {
+		ModelID string `json:"model_id"`
 	}
 	// LoadResult says what was loaded into which run.
 	LoadResult struct {
@@ -194,6 +199,8 @@ func restored(rec store.Future) (*Answer, error) {
 		ans.Result = new(SaveSamplerResult)
 	case KindLoadWeights:
 		ans.Result = new(LoadResult)
+	case KindUnload:
+		ans.Result = new(UnloadResult)
 	default:
 		return nil, lostResult(rec.ID)
 	}

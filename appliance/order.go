@@ -160,14 +160,14 @@ func (o *order) run(t task) (result any, err error) {
 	return t()
 }
 
-// close refuses new requests and, after the waiting ones are done, runs last on the owner.
+// close refuses new requests and, after the waiting ones are done, runs last on the
+// owner; last must bear being run again.
 func (o *order) close(why *Problem, last func()) {
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.refusal != nil {
-		return
+	if o.refusal == nil {
+		o.refusal = why
 	}
-	o.refusal = why
+	o.mu.Unlock()
 	if err := o.lane.Submit(last); err != nil && !errors.Is(err, engine.ErrClosed) {
 		o.a.log.Error("close run", "run", o.name, "error", err)
 	}
@@ -175,7 +175,9 @@ func (o *order) close(why *Problem, last func()) {
 
 // fail refuses new requests and those that wait; mu is held.
 func (o *order) fail(why *Problem) {
-	o.broken = why
+	if o.broken == nil {
+		o.broken = why
+	}
 	if o.refusal == nil {
 		o.refusal = why
 	}

@@ -214,9 +214,8 @@ func TestVanishedClients(t *testing.T) {
 		t.Errorf("status %+v, %v", st, err)
 	}
 	for range 2 {
-		if err := a.UnloadModel(run); err != nil {
-			t.Error(err)
-		}
+		ticket, err := a.UnloadModel(run)
+		result[UnloadResult](t, a, ticket, err)
 	}
 	if err := a.FinishSession(session, "success", ""); err != nil {
 		t.Error(err)

@@ -292,24 +292,28 @@ func (r *run) drop() {
 	r.ended = true
 }
 
-// unload ends the run after what it was asked is done. Calling it twice is fine.
-func (r *run) unload(why string) {
-	r.close(r.a.endedRun(r.name, why), func() {
+// unload ends the run after what it was asked is done, and then calls done.
+// Calling it twice is fine.
+func (r *run) unload(why string, done func()) {
+	problem := r.a.endedRun(r.name, why)
+	r.close(problem, func() {
 		r.drop()
 		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.fail(r.a.endedRun(r.name, why))
+		r.fail(problem)
+		r.mu.Unlock()
+		done()
 	})
 }
 
-// UnloadModel ends a run and frees its memory once its requests are done.
-func (a *Appliance) UnloadModel(id string) error {
+// UnloadModel asks to end a run and free its memory once its requests are done.
+func (a *Appliance) UnloadModel(id string) (Ticket, error) {
 	r, err := a.run(id)
 	if err != nil {
-		return err
+		return Ticket{}, err
 	}
-	r.unload("it was unloaded")
-	return nil
+	f := a.newFuture(KindUnload, id, 0, digest{}, func() string { return "the run's requests come first" })
+	r.unload("it was unloaded", func() { a.settle(f, &UnloadResult{ModelID: id}, nil) })
+	return Ticket{RequestID: f.id, ModelID: id}, nil
 }
 
 // live says whether the run can train.

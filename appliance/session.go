@@ -133,7 +133,7 @@ func (a *Appliance) endSession(id, why string) {
 	}
 	a.mu.Unlock()
 	for _, r := range runs {
-		r.unload(why)
+		r.unload(why, func() {})
 	}
 	for _, s := range samplers {
 		a.endSampler(s)

@@ -30,6 +30,15 @@ type ManifestFile struct {
 	SHA256 blob.Sum // of the whole file
 }
 
+// NewManifestFile reads the hash as 64 hexadecimal digits.
+func NewManifestFile(path string, size int64, sha256 string) (ManifestFile, error) {
+	sum, err := blob.ParseSum(sha256)
+	if err != nil {
+		return ManifestFile{}, Problemf(CodeUser, "file %q: sha256 %q: want 64 hexadecimal digits", clip(path), clip(sha256)).Because(err)
+	}
+	return ManifestFile{Path: path, Size: size, SHA256: sum}, nil
+}
+
 // UploadState is how far an upload has come.
 type UploadState struct {
 	ID    string
