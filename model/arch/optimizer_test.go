@@ -9,6 +9,7 @@ import (
 	"smolgym/model/arch"
 	"smolgym/model/ir"
 	"smolgym/model/optim"
+	"smolgym/model/plan"
 )
 
 // Five steps with changing rates, betas 0.9/0.95, eps 1e-12, decay 0.01 and clip
@@ -174,5 +175,56 @@ func TestOnPolicyBits(t *testing.T) {
 	}
 	if !slices.Equal(sampled, trained[:len(sampled)]) || len(sampled) != len(long)-1 {
 		t.Errorf("sampled %v\ntrained %v", sampled, trained)
+	}
+}
+
+// Recomputing activations changes no bit and saves memory.
+func TestRecomputeKeepsBits(t *testing.T) {
+	for _, name := range []string{"llama_tied", "qwen3"} {
+		dir := unpack(t, name)
+		ck, src := describe(t, dir, "config.json")
+		m, err := arch.Build(ck, arch.Train)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, acc := lossGraph(t, m.Graph, 0, ir.ClassWeight)
+		datums := [][]int32{{5, 6, 7, 8, 9, 10, 11}, {300, 301, 302, 303, 304}}
+		var results []map[string][]float32
+		var programs []*ir.Program
+		for _, layers := range []int{0, 1, 2} {
+			rg, err := plan.Recompute(g, func(l int) bool { return l < layers })
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := plan.Build(rg, ir.Dims{T: 4096, S: 4, C: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			programs = append(programs, p)
+			r := newRig(t)
+			r.load(m, ck, src)
+			r.run(rg, r.packed(datums))
+			got := map[string][]float32{"loss": r.floats("loss"), "logprobs": r.floats("logprobs")}
+			for _, names := range acc {
+				for _, n := range names {
+					got[n] = r.floats(n)
+				}
+			}
+			results = append(results, got)
+		}
+		for i := range results {
+			for n, x := range results[i] {
+				if !slices.Equal(x, results[0][n]) {
+					t.Errorf("%s: recomputing %d layers changes %s", name, i, n)
+				}
+			}
+			if i > 0 && (programs[i].ArenaBytes > programs[i-1].ArenaBytes || programs[i].FLOPs <= programs[i-1].FLOPs) {
+				t.Errorf("%s, %d layers: arena %d after %d, operations %d after %d", name, i, programs[i].ArenaBytes, programs[i-1].ArenaBytes, programs[i].FLOPs, programs[i-1].FLOPs)
+			}
+		}
+		if saved := programs[0].ArenaBytes - programs[2].ArenaBytes; saved*8 < programs[0].ArenaBytes {
+			t.Errorf("%s: only %d of %d bytes saved", name, saved, programs[0].ArenaBytes)
+		}
+		t.Logf("%s: arena %d, %d, %d", name, programs[0].ArenaBytes, programs[1].ArenaBytes, programs[2].ArenaBytes)
 	}
 }

@@ -5,5 +5,6 @@
 // Named values and outputs live in buffers the caller binds (slots); everything
 // else shares one arena, whose size is the exact peak. [Verify] proves, without
 // trusting Build, that no step of a program overwrites a value that is still
-// needed.
+// needed. [Recompute] trades one more forward pass for the memory of kept
+// activations.
 package plan

@@ -265,3 +265,41 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("an output named as an input: %v", err)
 	}
 }
+
+func TestRecompute(t *testing.T) {
+	g := ir.New("two passes")
+	x := g.Input("x", ir.F32, ir.Of(ir.T), ir.Const(16))
+	acc := g.Declare(ir.ClassState, "acc", ir.F32, ir.Const(16))
+	offsets := g.Input("offsets", ir.I32, ir.Of(ir.S1))
+	e := g.Op1(ir.OpExp, ir.Attrs{Layer: 0}, x)
+	n := g.Op1(ir.OpNeg, ir.Attrs{Layer: 0}, e)
+	y := g.Op1(ir.OpMul, ir.Attrs{Layer: 0}, n, e) // read by layer 1: kept
+	z := g.Op1(ir.OpExp, ir.Attrs{Layer: 1}, y)
+	d := g.Op1(ir.OpMul, ir.Attrs{Layer: 1}, z, y)
+	d = g.Op1(ir.OpMul, ir.Attrs{Layer: 0}, d, y)
+	d = g.Op1(ir.OpMul, ir.Attrs{Layer: 0}, d, n)
+	g.Op1(ir.OpBiasGrad, ir.Attrs{Layer: 0}, acc, d, offsets)
+	g.Output("e", e) // so kept too
+	if _, err := g.Finish(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := Recompute(g, func(l int) bool { return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ops []string
+	for _, n := range out.Nodes {
+		ops = append(ops, n.Op.String())
+	}
+	// Of the first layer only n is made again, from the kept e.
+	if got := fmt.Sprint(ops); got != "[Exp Neg Mul Exp Mul Neg Mul Mul BiasGrad]" {
+		t.Errorf("nodes %s", got)
+	}
+	if p, err := Build(out, ir.Dims{T: 3, S: 1}); err != nil || Verify(p) != nil {
+		t.Errorf("%v, %v", err, Verify(p))
+	}
+	same, err := Recompute(g, func(l int) bool { return false })
+	if err != nil || len(same.Nodes) != len(g.Nodes) {
+		t.Errorf("no layer chosen: %d nodes, %v", len(same.Nodes), err)
+	}
+}
