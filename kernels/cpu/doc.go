@@ -1,0 +1,57 @@
+// Package cpu is the fast CPU device: C kernels chosen by CPUID, one thread pool.
+//
+// # What float32 means here
+//
+// Every result is defined, to the bit, on a virtual vector of 16 float32 lanes
+// with fused multiply-add; the levels (portable C, AVX2 with FMA, AVX-512)
+// compute the same bits, and so does any number of threads. vec_portable.h is
+// the definition of the lane operations. No sum is ever split between threads,
+// and -std=c11 keeps the compiler from fusing what isn't written fused. NaNs
+// are equal to each other whatever their payload.
+//
+// The orders of summation. "tree" adds lanes l and l+8, then l+4, l+2, l+1:
+//
+//   - Linear, and the scores of attention: one accumulator of 16 lanes, lane l
+//     takes k = l, l+16, ... in rising order by fma, lanes beyond K take zeros;
+//     then the tree; then the bias. The same for every number of rows.
+//   - LinearGradX: from zero, one fma for each n in rising order.
+//   - LinearGradW: for each datum from zero, one fma for each token in rising
+//     order; then the datum's sum is added once to the accumulator. BiasGrad,
+//     RMSNormGradW ((dy*r)*x by fma, groups in rising order inside a token) and
+//     EmbedGrad (tokens of one id) likewise.
+//   - Attention and PagedAttention: blocks of ir.KeyBlock keys at absolute
+//     positions in rising order; score = dot * Scale; new maximum m' of the
+//     block and before; weights exp(score - m'), exact zeros for keys that the
+//     query may not see, summed as (lane l + lane l+16) and the tree;
+//     sum = fma(sum, exp(m - m'), that); output = output * exp(m - m'), then one
+//     fma for each visible key in rising order; at last output * (1/sum) and
+//     lse = m + log(sum). Blocks that hold no visible key are skipped.
+//   - AttentionGrad: p = exp(dot(q,k)*Scale - lse), ds = p*(dot(dout,v) -
+//     dot(dout,out))*Scale; dq by fma over keys in rising order; dk and dv by
+//     fma over the heads of the group, then over queries, in rising order.
+//   - RMSNorm: x*x by fma in 16 lanes, tree, (x*r)*w with r = 1/sqrt(sum/D+eps).
+//   - LSE: the maximum; then exp(x-max) added in 16 lanes and the tree inside
+//     blocks of 512 words, the blocks one after the other; max + log(sum).
+//   - SegmentSum: 16 lanes from the sequence's first cell, then the tree.
+//   - SumSquares: fma in 16 lanes and the tree inside blocks of 4096, the blocks
+//     added one after the other in double precision, rounded once.
+//   - exp, log and sigmoid: the polynomials of level_math.h, at most 1 ulp off
+//     in the normal range; exp(-inf) = 0, log(0) = -inf, NaN stays NaN.
+//
+// Elementwise: Min, Max and Clamp are C's fminf and fmaxf (of a number and NaN
+// the number; the first operand when equal); Greater is false and NonZero true
+// for NaN; Where selects without arithmetic; ScaleAdd is one fma; all else is
+// IEEE, so 0 times -inf is NaN. AdamW rounds after each operation of
+// ir.HyperLen's formula. Denormals are kept.
+//
+// # How it runs
+//
+// A program is translated once into an array of C steps; a run is one call into
+// C for all integer checks and one for each stretch between yield points. Work
+// is claimed in chunks by the threads of one pool that all devices of the
+// process share; idle threads sleep. Memory is mapped outside the Go heap.
+//
+// Files: step.h is what Go hands over, run.c checks and dispatches, pool.c the
+// threads; level.h includes the kernels (level_*.h, forward and backward
+// together) and is compiled once for each vector type vec_*.h.
+package cpu

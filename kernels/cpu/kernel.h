@@ -1,0 +1,35 @@
+// What a kernel sees: its step with every operand found and every size known.
+#pragma once
+#include "pool.h"
+#include "step.h"
+
+typedef struct {
+	context *ctx;
+	const step *s;
+	void *in[MAX_IN], *out[MAX_OUT];
+	int64_t d[MAX_DIM];
+} call;
+
+typedef int (*kernel)(const call *c); // 0, or NO_MEMORY
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE const float *fin(const call *c, int i) { return c->in[i]; }
+INLINE const int32_t *iin(const call *c, int i) { return c->in[i]; }
+INLINE float *fout(const call *c, int i) { return c->out[i]; }
+
+// grain is the number of items that makes a chunk worth handing to a thread:
+// about 10 microseconds' work, `cost` being one item's in nanoseconds.
+INLINE int64_t grain(double cost) {
+	double n = 10000 / (cost > 0.01 ? cost : 0.01);
+	return n < 1 ? 1 : (int64_t)n;
+}
+
+INLINE void split(const call *c, int64_t n, double cost, pool_task task, const void *arg) {
+	pool_run(c->ctx->threads, n, grain(cost), task, arg);
+}
+
+// shared_memory is scratch that the whole op shares; it lives until the next op. Null if there is none left.
+void *shared_memory(context *c, int64_t bytes);
+
+INLINE float *scratch_of(const call *c, int who) { return (float *)(c->ctx->scratch + (int64_t)who * SCRATCH_BYTES); }

@@ -1,0 +1,57 @@
+// One level of the instruction set: every kernel, compiled with the vector
+// type that was included before. The .c file of the level defines LEVEL(name).
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "level_math.h"
+#include "level_tiles.h"
+
+#include "level_elementwise.h"
+#include "level_linear.h"
+#include "level_norm.h"
+#include "level_attention.h"
+#include "level_logprob.h"
+#include "level_rows.h"
+#include "level_optim.h"
+
+const kernel LEVEL(kernels)[K_COUNT] = {
+	[K_EMBED] = embed, [K_GATHER_ROWS] = gather_rows, [K_EMBED_GRAD] = embed_grad,
+	[K_LINEAR] = linear, [K_LINEAR_GRADX] = linear_grad_x, [K_LINEAR_GRADW] = linear_grad_w, [K_BIAS_GRAD] = bias_grad,
+	[K_RMSNORM] = rms_norm, [K_RMSNORM_GRAD] = rms_norm_grad, [K_RMSNORM_GRADW] = rms_norm_grad_w,
+	[K_ROPE] = rope,
+	[K_ATTENTION] = attention, [K_PAGED_ATTENTION] = paged_attention, [K_ATTENTION_GRAD] = attention_grad, [K_KVWRITE] = kv_write,
+	[K_SILUMUL] = silu_mul, [K_SILUMUL_GRAD] = silu_mul_grad,
+	[K_LSE] = log_sum_exp, [K_LOGPROB] = log_prob, [K_LOGPROB_GRAD] = log_prob_grad,
+	[K_ADD] = add, [K_SUB] = sub, [K_MUL] = mul, [K_DIV] = divide, [K_NEG] = neg, [K_EXP] = expo,
+	[K_MIN] = minimum, [K_MAX] = maximum, [K_CLAMP] = clamp, [K_GREATER] = greater, [K_NONZERO] = non_zero,
+	[K_WHERE] = where, [K_COPY] = copy, [K_FILL] = fill, [K_SCALE] = scale, [K_SCALE_ADD] = scale_add,
+	[K_SEGMENT_SUM] = segment_sum, [K_SEGMENT_EXPAND] = segment_expand,
+	[K_SUM_SQUARES] = sum_squares, [K_ADAMW] = adamw,
+};
+
+void LEVEL(math)(int which, const float *x, float *y, int64_t n) {
+	for (int64_t i = 0; i < n; i++)
+		if (which == 0) {
+			v16 e = vexp(vset(x[i]));
+			vstore_n(y + i, e, 1);
+		} else
+			y[i] = log1(x[i]);
+}
+
+double LEVEL(fma_peak)(int64_t n) {
+	enum { CHAINS = DOT_M * DOT_N }; // as many as the register file takes
+	v16 c[CHAINS], a = vset(0.999f), b = vset(1e-3f);
+	for (int i = 0; i < CHAINS; i++)
+		c[i] = vset((float)i);
+	for (int64_t k = 0; k < n; k++) {
+#pragma GCC unroll 16
+		for (int i = 0; i < CHAINS; i++)
+			c[i] = vfma(c[i], a, b);
+	}
+	float sum = 0;
+	for (int i = 0; i < CHAINS; i++)
+		sum += vsum(c[i]);
+	return sum == 12345 ? 0 : 32.0 * CHAINS * (double)n;
+}

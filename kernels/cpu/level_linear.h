@@ -1,0 +1,209 @@
+// Linear layers, forward and backward. See doc.go for the orders of summation.
+
+typedef struct {
+	const float *x, *w, *bias; // x[M,K], w[N,K]
+	float *y;                  // [M,N]
+	int64_t m, n, k, mb, nb;   // block sizes of a work item
+} linear_args;
+
+// One item is a block of mb rows by nb columns. The A rows of a register tile
+// stay in the first cache while B's block streams from the second.
+static void linear_part(const void *arg, int64_t from, int64_t to, int who) {
+	const linear_args *p = arg;
+	int64_t blocks_m = (p->m + p->mb - 1) / p->mb;
+	(void)who;
+	for (int64_t item = from; item < to; item++) {
+		int64_t m0 = item % blocks_m * p->mb, n0 = item / blocks_m * p->nb;
+		int64_t m1 = m0 + p->mb < p->m ? m0 + p->mb : p->m, n1 = n0 + p->nb < p->n ? n0 + p->nb : p->n;
+		for (int64_t m = m0; m < m1; m += DOT_M) {
+			const float *a[DOT_M];
+			int rows = m1 - m < DOT_M ? (int)(m1 - m) : DOT_M;
+			for (int i = 0; i < rows; i++)
+				a[i] = p->x + (m + i) * p->k;
+			dot_block(rows, n1 - n0, a, p->w + n0 * p->k, p->k, p->k, p->bias ? p->bias + n0 : 0, p->y + m * p->n + n0, p->n);
+		}
+	}
+}
+
+static int linear(const call *c) {
+	linear_args p = {fin(c, 0), fin(c, 1), c->s->nin > 2 ? fin(c, 2) : 0, fout(c, 0), c->d[0], c->d[1], c->d[2], 0, 0};
+	if (!p.m || !p.n)
+		return OK;
+	// B's block: at most a quarter of a megabyte, so that it stays in the
+	// second cache; at M=1 small enough to share out.
+	p.nb = (1 << 16) / (p.k ? p.k : 1) / 16 * 16;
+	p.nb = p.nb < 16 ? 16 : p.nb > 256 ? 256 : p.nb;
+	p.mb = p.m < 192 ? p.m : 96;
+	int64_t items = ((p.m + p.mb - 1) / p.mb) * ((p.n + p.nb - 1) / p.nb);
+	while (items < 4 * c->ctx->threads && p.nb > 16) {
+		p.nb = p.nb < 32 ? 16 : p.nb / 32 * 16;
+		items = ((p.m + p.mb - 1) / p.mb) * ((p.n + p.nb - 1) / p.nb);
+	}
+	split(c, items, 0.02 * (double)(p.mb * p.nb * p.k), linear_part, &p);
+	return OK;
+}
+
+// A product of the outer kind in blocks: C[i,j] (+)= sum over r of a*b, with a
+// and b packed so that the tiles read them in a row.
+enum { BLOCK_I = 96, BLOCK_J = 256, BLOCK_R = 256, PANEL = 16 * OUT_V };
+
+// pack_a: a[i*si + r*sr] -> groups of OUT_M rows, [r][OUT_M], missing rows zero.
+static void pack_a(float *to, const float *a, int64_t si, int64_t sr, int64_t m, int64_t r) {
+	for (int64_t i = 0; i < m; i += OUT_M, to += OUT_M * r) {
+		int64_t rows = m - i < OUT_M ? m - i : OUT_M;
+		for (int64_t q = 0; q < OUT_M; q++)
+			for (int64_t p = 0; p < r; p++)
+				to[p * OUT_M + q] = q < rows ? a[(i + q) * si + p * sr] : 0;
+	}
+}
+
+// pack_b: b[r*ldb + j] -> panels of PANEL columns, [r][PANEL], missing columns zero.
+static void pack_b(float *to, const float *b, int64_t ldb, int64_t n, int64_t r) {
+	for (int64_t j = 0; j < n; j += PANEL, to += PANEL * r)
+		for (int64_t p = 0; p < r; p++)
+			for (int64_t q = 0; q < PANEL; q += 16) {
+				int64_t left = n - j - q;
+				const float *from = b + p * ldb + j + q;
+				vstore(to + p * PANEL + q, left >= 16 ? vload(from) : left > 0 ? vload_n(from, (int)left) : vzero());
+			}
+}
+
+// outer_product: C[i,j] = (resume ? C : 0) + sum over r < rn. m <= BLOCK_I, n <= BLOCK_J.
+static void outer_product(float *scratch, int64_t m, int64_t n, float *c, int64_t ldc, const float *a, int64_t si, int64_t sr, const float *b, int64_t ldb, int64_t rn, int resume) {
+	float *pa = scratch, *pb = scratch + (BLOCK_I + OUT_M) * BLOCK_R;
+	float *row[BLOCK_I];
+	for (int64_t i = 0; i < m; i++)
+		row[i] = c + i * ldc;
+	for (int64_t r0 = 0; r0 < rn || r0 == 0; r0 += BLOCK_R) {
+		int64_t r = rn - r0 < BLOCK_R ? rn - r0 : BLOCK_R;
+		if (m <= OUT_M) { // too few rows to pay for packing
+			outer_block(m, n, row, a + r0 * sr, si, sr, b + r0 * ldb, ldb, r, resume || r0);
+			continue;
+		}
+		pack_a(pa, a + r0 * sr, si, sr, m, r);
+		pack_b(pb, b + r0 * ldb, ldb, n, r);
+		for (int64_t j = 0; j < n; j += PANEL)
+			for (int64_t i = 0; i < m; i += OUT_M) {
+				float *at[OUT_M];
+				int64_t rows = m - i < OUT_M ? m - i : OUT_M, cols = n - j < PANEL ? n - j : PANEL;
+				for (int64_t q = 0; q < rows; q++)
+					at[q] = row[i + q] + j;
+				outer_block(rows, cols, at, pa + i * r, 1, OUT_M, pb + j * r, PANEL, r, resume || r0);
+			}
+	}
+}
+
+// blocks shares an I x J result out: block sizes that leave every thread several items.
+typedef struct {
+	int64_t bi, bj, ni, nj;
+} blocks;
+
+static blocks share_out(const call *c, int64_t i, int64_t j) {
+	blocks b = {i < BLOCK_I ? i : BLOCK_I, j < BLOCK_J ? j : BLOCK_J, 0, 0};
+	for (;;) {
+		b.ni = (i + b.bi - 1) / b.bi, b.nj = (j + b.bj - 1) / b.bj;
+		if (c->ctx->threads == 1 || b.ni * b.nj >= 3 * c->ctx->threads)
+			return b;
+		if (b.bj > PANEL)
+			b.bj = (b.bj / 2 + PANEL - 1) / PANEL * PANEL;
+		else if (b.bi > 2 * OUT_M)
+			b.bi = (b.bi / 2 + OUT_M - 1) / OUT_M * OUT_M;
+		else
+			return b;
+	}
+}
+
+typedef struct {
+	const call *c;
+	const float *dy, *w; // dy[M,N], w[N,K]
+	float *dx;           // [M,K]
+	int64_t m, n, k;
+	blocks b;
+} gradx_args;
+
+static void gradx_part(const void *arg, int64_t from, int64_t to, int who) {
+	const gradx_args *p = arg;
+	for (int64_t item = from; item < to; item++) {
+		int64_t i = item % p->b.ni * p->b.bi, j = item / p->b.ni * p->b.bj;
+		int64_t rows = p->m - i < p->b.bi ? p->m - i : p->b.bi, cols = p->k - j < p->b.bj ? p->k - j : p->b.bj;
+		outer_product(scratch_of(p->c, who), rows, cols, p->dx + i * p->k + j, p->k, p->dy + i * p->n, p->n, 1, p->w + j, p->k, p->n, 0);
+	}
+}
+
+static int linear_grad_x(const call *c) {
+	gradx_args p = {c, fin(c, 0), fin(c, 1), fout(c, 0), c->d[0], c->d[1], c->d[2], {0, 0, 0, 0}};
+	if (!p.m || !p.k)
+		return OK;
+	p.b = share_out(c, p.m, p.k);
+	split(c, p.b.ni * p.b.nj, 0.02 * (double)(p.b.bi * p.b.bj * p.n), gradx_part, &p);
+	return OK;
+}
+
+typedef struct {
+	const call *c;
+	const float *dy, *x; // dy[T,N], x[T,K]
+	const int32_t *offsets;
+	float *acc; // [N,K]
+	int64_t n, k, s;
+	blocks b;
+} gradw_args;
+
+static void gradw_part(const void *arg, int64_t from, int64_t to, int who) {
+	const gradw_args *p = arg;
+	float *scratch = scratch_of(p->c, who), *sum = scratch + (BLOCK_I + OUT_M) * BLOCK_R + BLOCK_J * BLOCK_R;
+	for (int64_t item = from; item < to; item++) {
+		int64_t i = item % p->b.ni * p->b.bi, j = item / p->b.ni * p->b.bj;
+		int64_t rows = p->n - i < p->b.bi ? p->n - i : p->b.bi, cols = p->k - j < p->b.bj ? p->k - j : p->b.bj;
+		for (int64_t s = 0; s < p->s; s++) {
+			int64_t t = p->offsets[s], len = p->offsets[s + 1] - t;
+			if (!len)
+				continue;
+			outer_product(scratch, rows, cols, sum, BLOCK_J, p->dy + t * p->n + i, 1, p->n, p->x + t * p->k + j, p->k, len, 0);
+			for (int64_t r = 0; r < rows; r++) {
+				float *at = p->acc + (i + r) * p->k + j, *add = sum + r * BLOCK_J;
+				for (int64_t q = 0; q < cols; q += 16) {
+					int n = cols - q < 16 ? (int)(cols - q) : 16;
+					put(at, q, vadd(get(at, q, n), get(add, q, n)), n);
+				}
+			}
+		}
+	}
+}
+
+static int linear_grad_w(const call *c) {
+	gradw_args p = {c, fin(c, 1), fin(c, 2), iin(c, 3), fout(c, 0), c->d[1], c->d[2], c->d[3], {0, 0, 0, 0}};
+	if (!p.n || !p.k)
+		return OK;
+	p.b = share_out(c, p.n, p.k);
+	split(c, p.b.ni * p.b.nj, 0.02 * (double)(p.b.bi * p.b.bj * c->d[0]), gradw_part, &p);
+	return OK;
+}
+
+typedef struct {
+	const float *dy; // [T,N]
+	const int32_t *offsets;
+	float *acc; // [N]
+	int64_t n, s;
+} bias_args;
+
+// Items are columns in sixteens.
+static void bias_part(const void *arg, int64_t from, int64_t to, int who) {
+	const bias_args *p = arg;
+	(void)who;
+	for (int64_t i = from * 16; i < to * 16 && i < p->n; i += 16) {
+		int n = p->n - i < 16 ? (int)(p->n - i) : 16;
+		for (int64_t s = 0; s < p->s; s++) {
+			v16 sum = vzero();
+			for (int64_t t = p->offsets[s]; t < p->offsets[s + 1]; t++)
+				sum = vadd(sum, get(p->dy + t * p->n, i, n));
+			if (p->offsets[s] < p->offsets[s + 1])
+				put(p->acc, i, vadd(get(p->acc, i, n), sum), n);
+		}
+	}
+}
+
+static int bias_grad(const call *c) {
+	bias_args p = {fin(c, 1), iin(c, 2), fout(c, 0), c->d[1], c->d[2]};
+	split(c, (p.n + 15) / 16, 5 * (double)c->d[0], bias_part, &p);
+	return OK;
+}

@@ -1,0 +1,141 @@
+//go:build linux && cgo
+
+package cpu
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"unsafe"
+
+	"smolgym/kernels"
+)
+
+// buffer is anonymous mapped memory: zeroed, page-aligned, outside the Go heap.
+type buffer struct {
+	dev  *Device
+	mem  []byte // the mapping, whole pages; nil once freed
+	size int64
+}
+
+func (b *buffer) Size() int64 { return b.size }
+
+func (b *buffer) Free() {
+	if b.mem != nil {
+		// An error here means that the mapping is not ours: nothing to be done about it.
+		_ = syscall.Munmap(b.mem)
+		b.dev.used.Add(-int64(len(b.mem)))
+		b.mem, b.size = nil, 0
+	}
+}
+
+func (b *buffer) address() unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b.mem)) }
+
+// Bytes is the memory of a live buffer of this device kind, for reading
+// without a copy; nil for any other. It dies with Free.
+func Bytes(b kernels.Buffer) []byte {
+	if cb, ok := b.(*buffer); ok && cb != nil {
+		return cb.mem[:cb.size:cb.size]
+	}
+	return nil
+}
+
+const (
+	hugeFrom = 4 << 20 // bytes from which huge pages are asked for
+	pageSize = 4096
+)
+
+// Alloc gives zeroed memory. Pages are touched late by the system, so what is
+// free is the least of what it says now and what was free at Open less what
+// this device has given out.
+func (d *Device) Alloc(size int64) (kernels.Buffer, error) {
+	if size < 0 {
+		return nil, fmt.Errorf("allocate %d bytes: %w: negative size", size, kernels.ErrInput)
+	}
+	if size > math.MaxInt64-pageSize {
+		return nil, fmt.Errorf("allocate on cpu: %d bytes needed: %w", size, kernels.ErrMemory)
+	}
+	rounded := max((size+pageSize-1)/pageSize*pageSize, pageSize)
+	if free := d.free(); rounded > free {
+		return nil, fmt.Errorf("allocate on cpu: %d bytes needed, %d free: %w", size, max(free, 0), kernels.ErrMemory)
+	}
+	mem, err := syscall.Mmap(-1, 0, int(rounded), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	if err != nil {
+		return nil, fmt.Errorf("allocate on cpu: %d bytes needed, %d free: %w: %w", size, d.free(), kernels.ErrMemory, err)
+	}
+	if rounded >= hugeFrom {
+		_ = syscall.Madvise(mem, 14 /* MADV_HUGEPAGE */) // only a wish
+	}
+	d.used.Add(rounded)
+	return &buffer{dev: d, mem: mem, size: size}, nil
+}
+
+func (d *Device) free() int64 { return min(d.capacity-d.used.Load(), systemFree()) }
+
+// systemFree is the least of what the system and the control group leave.
+func systemFree() int64 {
+	free := int64(math.MaxInt64)
+	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
+		if _, rest, ok := bytes.Cut(text, []byte("MemAvailable:")); ok {
+			line, _, _ := bytes.Cut(rest, []byte("\n"))
+			if kb, ok := firstNumber(line); ok {
+				free = kb * 1024
+			}
+		}
+	}
+	return max(min(free, groupFree()), 0)
+}
+
+// groupFree is the room under the process's control group and the groups above it.
+func groupFree() int64 {
+	free := int64(math.MaxInt64)
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return free
+	}
+	for line := range bytes.Lines(text) {
+		parts := bytes.SplitN(bytes.TrimSpace(line), []byte(":"), 3)
+		if len(parts) != 3 {
+			continue
+		}
+		root, most, now := "/sys/fs/cgroup", "memory.max", "memory.current"
+		if string(parts[1]) == "memory" {
+			root, most, now = "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+		} else if string(parts[0]) != "0" {
+			continue
+		}
+		for dir := filepath.Join("/", string(parts[2])); ; dir = filepath.Dir(dir) {
+			limit, ok1 := numberIn(filepath.Join(root, dir, most))
+			used, ok2 := numberIn(filepath.Join(root, dir, now))
+			if ok1 && ok2 {
+				free = min(free, limit-used)
+			}
+			if dir == "/" {
+				break
+			}
+		}
+	}
+	return free
+}
+
+func numberIn(path string) (int64, bool) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, false
+	}
+	return firstNumber(text)
+}
+
+// firstNumber parses the first field; "max" is no number.
+func firstNumber(text []byte) (int64, bool) {
+	fields := bytes.Fields(text)
+	if len(fields) == 0 {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(string(fields[0]), 10, 64)
+	return n, err == nil
+}

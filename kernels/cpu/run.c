@@ -1,0 +1,218 @@
+//go:build linux
+
+// Runs a program's steps at the level that was chosen when the device opened.
+#include "kernel.h"
+#include <stdlib.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+extern const kernel kernels_portable[K_COUNT];
+extern void math_portable(int, const float *, float *, int64_t);
+extern double fma_peak_portable(int64_t);
+#if defined(__x86_64__)
+extern const kernel kernels_avx2[K_COUNT], kernels_avx512[K_COUNT];
+extern void math_avx2(int, const float *, float *, int64_t), math_avx512(int, const float *, float *, int64_t);
+extern double fma_peak_avx2(int64_t), fma_peak_avx512(int64_t);
+#endif
+
+static const struct {
+	const kernel *kernels;
+	void (*math)(int, const float *, float *, int64_t);
+	double (*fma_peak)(int64_t);
+} levels[LEVEL_COUNT] = {
+	[LEVEL_PORTABLE] = {kernels_portable, math_portable, fma_peak_portable},
+#if defined(__x86_64__)
+	[LEVEL_AVX2] = {kernels_avx2, math_avx2, fma_peak_avx2},
+	[LEVEL_AVX512] = {kernels_avx512, math_avx512, fma_peak_avx512},
+#endif
+};
+
+int cpu_level_runs(int level) {
+	if (level == LEVEL_PORTABLE)
+		return 1;
+#if defined(__x86_64__)
+	__builtin_cpu_init(); // asks the operating system about the registers, too
+	int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+	if (level == LEVEL_AVX2)
+		return avx2;
+	if (level == LEVEL_AVX512)
+		return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#endif
+	return 0;
+}
+
+void cpu_brand(char out[64]) {
+	memset(out, 0, 64);
+#if defined(__x86_64__)
+	unsigned r[12], most = __get_cpuid_max(0x80000000, 0);
+	if (most < 0x80000004)
+		return;
+	for (unsigned i = 0; i < 3; i++)
+		__get_cpuid(0x80000002 + i, &r[4 * i], &r[4 * i + 1], &r[4 * i + 2], &r[4 * i + 3]);
+	memcpy(out, r, sizeof r);
+#endif
+}
+
+context *cpu_open(int threads, int level) {
+	context *c = calloc(1, sizeof *c);
+	if (!c)
+		return 0;
+	c->threads = threads, c->level = level;
+	c->scratch = aligned_alloc(64, (size_t)threads * SCRATCH_BYTES);
+	if (!c->scratch) {
+		free(c);
+		return 0;
+	}
+	return c;
+}
+
+void cpu_close(context *c) {
+	free(c->scratch);
+	free(c->shared);
+	free(c);
+}
+
+void *shared_memory(context *c, int64_t bytes) {
+	bytes = (bytes + 64) / 64 * 64;
+	if (bytes > c->shared_bytes) {
+		free(c->shared);
+		c->shared_bytes = 0;
+		if ((c->shared = aligned_alloc(64, (size_t)bytes)))
+			c->shared_bytes = bytes;
+	}
+	return c->shared;
+}
+
+typedef struct {
+	const int64_t *syms;
+	void *const *slots;
+	char *arena;
+} binding;
+
+static void *find(place at, const binding *b) { return at >= 0 ? b->arena + at : b->slots[-1 - at]; }
+
+static void resolve(call *c, context *ctx, const step *s, const binding *b) {
+	memset(c, 0, sizeof *c);
+	c->ctx = ctx, c->s = s;
+	for (int i = 0; i < s->nin; i++)
+		c->in[i] = find(s->in[i], b);
+	for (int i = 0; i < s->nout; i++)
+		c->out[i] = find(s->out[i], b);
+	for (int i = 0; i < MAX_DIM; i++)
+		c->d[i] = s->dims[i].n * b->syms[s->dims[i].sym];
+}
+
+int32_t cpu_run(context *ctx, const step *steps, int32_t n, int32_t from, int stop, const int64_t *syms, void *const *slots, char *arena, failure *f) {
+	binding b = {syms, slots, arena};
+	call c;
+	for (int32_t i = from; i < n; i++) {
+		resolve(&c, ctx, &steps[i], &b);
+		int code = levels[ctx->level].kernels[steps[i].kernel](&c);
+		if (code != OK) {
+			*f = (failure){.code = code, .step = i};
+			return -1;
+		}
+		if (stop && steps[i].yield)
+			return i + 1;
+	}
+	return n;
+}
+
+void cpu_math(int level, int which, const float *x, float *y, int64_t n) { levels[level].math(which, x, y, n); }
+
+double cpu_fma_peak(int level, int64_t n) { return levels[level].fma_peak(n); }
+
+// Checks. Each gives a failure with code OK when all is well.
+
+static failure in_range(int operand, const int32_t *ids, int64_t n, int64_t limit) {
+	for (int64_t i = 0; i < n; i++)
+		if (ids[i] < 0 || ids[i] >= limit)
+			return (failure){BAD_ID, 0, operand, i, ids[i], limit};
+	return (failure){0};
+}
+
+static failure offsets_rise(int operand, const int32_t *offsets, int64_t s, int64_t rows) {
+	int32_t last = 0;
+	for (int64_t i = 0; i <= s; i++) {
+		if (offsets[i] < last || offsets[i] > rows || (i == 0 && offsets[i] != 0))
+			return (failure){BAD_OFFSET, 0, operand, i, offsets[i], rows};
+		last = offsets[i];
+	}
+	if (last != rows)
+		return (failure){BAD_LAST_OFFSET, 0, operand, s, last, rows};
+	return (failure){0};
+}
+
+// pages checks the table entries that will be touched: those of the new tokens
+// for a write, those of every key the queries see for a read.
+static failure pages(const call *c, int operand, int write) {
+	int64_t rows = c->d[0], s = c->d[1], columns = c->d[2], count = c->d[3], page = c->s->page;
+	const int32_t *offsets = c->in[operand], *start = c->in[operand + 1], *table = c->in[operand + 2];
+	failure f = offsets_rise(operand, offsets, s, rows);
+	for (int64_t i = 0; i < s && f.code == OK; i++) {
+		int64_t n = offsets[i + 1] - offsets[i], at = start[i], first = 0;
+		if (at < 0 || at + n > columns * page)
+			return (failure){BAD_START, 0, operand + 1, i, at, columns * page};
+		if (write)
+			first = at;
+		else if (c->s->window && at >= c->s->window)
+			first = at - c->s->window + 1;
+		for (int64_t b = first / page; n > 0 && b <= (at + n - 1) / page; b++)
+			if (table[i * columns + b] < 0 || table[i * columns + b] >= count)
+				return (failure){BAD_PAGE, 0, operand + 2, i * columns + b, table[i * columns + b], count};
+	}
+	return f;
+}
+
+static failure check(const call *c) {
+	switch (c->s->kernel) {
+	case K_EMBED:
+		return in_range(0, c->in[0], c->d[0], c->d[1]);
+	case K_GATHER_ROWS:
+		return in_range(1, c->in[1], c->d[0], c->d[1]);
+	case K_ROPE:
+		return in_range(1, c->in[1], c->d[0], c->d[1] < c->d[2] ? c->d[1] : c->d[2]);
+	case K_ATTENTION:
+		return offsets_rise(3, c->in[3], c->d[1], c->d[0]);
+	case K_ATTENTION_GRAD:
+		return offsets_rise(6, c->in[6], c->d[1], c->d[0]);
+	case K_KVWRITE:
+		return pages(c, 2, 1);
+	case K_PAGED_ATTENTION:
+		return pages(c, 3, 0);
+	case K_LOGPROB:
+		return in_range(1, c->in[1], c->d[0] * c->d[2], c->d[1]);
+	case K_LOGPROB_GRAD:
+		return in_range(2, c->in[2], c->d[0] * c->d[2], c->d[1]);
+	case K_SEGMENT_SUM:
+	case K_SEGMENT_EXPAND:
+		return offsets_rise(1, c->in[1], c->d[2], c->d[0]);
+	case K_LINEAR_GRADW:
+		return offsets_rise(3, c->in[3], c->d[3], c->d[0]);
+	case K_BIAS_GRAD:
+		return offsets_rise(2, c->in[2], c->d[2], c->d[0]);
+	case K_RMSNORM_GRADW:
+		return offsets_rise(3, c->in[3], c->d[2], c->d[0]);
+	case K_EMBED_GRAD: {
+		failure f = in_range(1, c->in[1], c->d[0], c->d[1]);
+		return f.code ? f : offsets_rise(3, c->in[3], c->d[3], c->d[0]);
+	}
+	}
+	return (failure){0};
+}
+
+failure cpu_check(const step *steps, int32_t n, const int64_t *syms, void *const *slots, char *arena) {
+	binding b = {syms, slots, arena};
+	call c;
+	for (int32_t i = 0; i < n; i++) {
+		resolve(&c, 0, &steps[i], &b);
+		failure f = check(&c);
+		if (f.code) {
+			f.step = i;
+			return f;
+		}
+	}
+	return (failure){0};
+}

@@ -1,0 +1,132 @@
+//go:build linux && cgo
+
+package cpu
+
+/*
+#include "step.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"smolgym/kernels"
+	"smolgym/model/ir"
+)
+
+// binding is one run's sizes and scratch memory; the slots are in compiled.
+type binding struct {
+	syms  [C.MAX_SYM]C.int64_t
+	arena *C.char
+}
+
+// Run executes the program; see kernels.Device. Every integer input is checked
+// before the first step, so a refused batch has changed nothing.
+func (d *Device) Run(p *ir.Program, dims ir.Dims, slots []kernels.Buffer, arena kernels.Buffer, yield func() error) error {
+	if d.ctx == nil {
+		return fmt.Errorf("run %s: %w: the device is closed", p.Graph.Name, kernels.ErrInput)
+	}
+	e, err := d.programs.get(p)
+	if err != nil {
+		return fmt.Errorf("run %s: %w", p.Graph.Name, err)
+	}
+	var b binding
+	if err := d.bind(e, &b, dims, slots, arena); err != nil {
+		return fmt.Errorf("run %s: %w", p.Graph.Name, err)
+	}
+	if len(e.steps) == 0 {
+		return nil
+	}
+	return d.execute(e, &b, yield)
+}
+
+func (d *Device) bind(e *compiled, b *binding, dims ir.Dims, slots []kernels.Buffer, arena kernels.Buffer) error {
+	p := e.program
+	b.syms[ir.None] = 1
+	for s := ir.T; s <= ir.B; s++ {
+		n := dims.Of(s)
+		if n < 0 || n > p.Capacity.Of(s) {
+			return fmt.Errorf("%w: %s is %d, the program was planned for %d", kernels.ErrInput, s, n, p.Capacity.Of(s))
+		}
+		b.syms[s] = C.int64_t(n)
+	}
+	if len(slots) != len(p.Slots) {
+		return fmt.Errorf("%w: %d buffers bound, the program has %d slots", kernels.ErrInput, len(slots), len(p.Slots))
+	}
+	for i := range p.Slots {
+		mem, err := d.span("bind", slots[i], 0, p.Slots[i].Type.Bytes(dims))
+		if err != nil {
+			return fmt.Errorf("slot %s: %w", p.Slots[i].Name, err)
+		}
+		e.slots[i] = unsafe.Pointer(unsafe.SliceData(mem))
+	}
+	if p.ArenaBytes > 0 {
+		mem, err := d.span("use arena", arena, 0, p.ArenaBytes)
+		if err != nil {
+			return err
+		}
+		b.arena = (*C.char)(unsafe.Pointer(unsafe.SliceData(mem)))
+	}
+	return nil
+}
+
+func (d *Device) execute(e *compiled, b *binding, yield func() error) error {
+	steps, n := &e.steps[0], C.int32_t(len(e.steps))
+	slots := (*unsafe.Pointer)(unsafe.SliceData(e.slots))
+	if f := C.cpu_check(steps, n, &b.syms[0], slots, b.arena); f.code != C.OK {
+		return failed(e, f)
+	}
+	stop := C.int(0)
+	if yield != nil {
+		stop = 1
+	}
+	for at := C.int32_t(0); at < n; {
+		var f C.failure
+		if at = C.cpu_run(d.ctx, steps, n, at, stop, &b.syms[0], slots, b.arena, &f); at < 0 {
+			return failed(e, f)
+		}
+		if yield != nil && e.steps[at-1].yield != 0 {
+			if err := yield(); err != nil {
+				return err
+			}
+		}
+	}
+	runtime.KeepAlive(e)
+	return nil
+}
+
+// operandNames are the integer operands by op, for messages.
+var operandNames = map[ir.Op][]string{
+	ir.OpEmbed: {"ids"}, ir.OpGatherRows: {1: "rows"}, ir.OpRope: {1: "pos"}, ir.OpAttention: {3: "offsets"}, ir.OpAttentionGrad: {6: "offsets"},
+	ir.OpKVWrite: {2: "offsets", 3: "start", 4: "table"}, ir.OpPagedAttention: {3: "offsets", 4: "start", 5: "table"},
+	ir.OpLogProb: {1: "targets"}, ir.OpLogProbGrad: {2: "targets"}, ir.OpSegmentSum: {1: "offsets"}, ir.OpSegmentExpand: {1: "offsets"},
+	ir.OpLinearGradW: {3: "offsets"}, ir.OpBiasGrad: {2: "offsets"}, ir.OpRMSNormGradW: {3: "offsets"}, ir.OpEmbedGrad: {1: "ids", 3: "offsets"},
+}
+
+// failed puts a failure in words.
+func failed(e *compiled, f C.failure) error {
+	p := e.program
+	op := p.Graph.Nodes[p.Steps[f.step].Node].Op
+	where := fmt.Sprintf("run %s: step %d %s", p.Graph.Name, f.step, op)
+	if f.code == C.NO_MEMORY {
+		return fmt.Errorf("%s: %w: no scratch memory", where, kernels.ErrMemory)
+	}
+	name := fmt.Sprintf("input %d", f.operand)
+	if names := operandNames[op]; int(f.operand) < len(names) {
+		name = names[f.operand]
+	}
+	what := fmt.Sprintf("%s[%d] is %d", name, f.index, f.value)
+	switch f.code {
+	case C.BAD_ID, C.BAD_PAGE:
+		what += fmt.Sprintf(", must be from 0 to %d", f.limit-1)
+	case C.BAD_OFFSET:
+		what += fmt.Sprintf(", must rise from 0 to %d", f.limit)
+	case C.BAD_LAST_OFFSET:
+		what += fmt.Sprintf(", must be the number of rows %d", f.limit)
+	case C.BAD_START:
+		what += fmt.Sprintf(", with its new tokens it must fit the table's %d", f.limit)
+	}
+	return fmt.Errorf("%s: %w: %s", where, kernels.ErrInput, what)
+}

@@ -1,0 +1,79 @@
+// What Go hands to C: a program as an array of steps, and how it is run.
+#pragma once
+#include <stdint.h>
+
+// The kernels by op. The order is this file's own; op_codes in program.go maps to it.
+enum {
+	K_NONE,
+	K_EMBED, K_LINEAR, K_RMSNORM, K_ROPE, K_ATTENTION, K_KVWRITE, K_PAGED_ATTENTION, K_SILUMUL,
+	K_ADD, K_SCALE_ADD, K_SCALE, K_GATHER_ROWS, K_LSE, K_LOGPROB,
+	K_SUB, K_MUL, K_DIV, K_NEG, K_EXP, K_MIN, K_MAX, K_CLAMP, K_GREATER, K_NONZERO, K_WHERE, K_COPY, K_FILL,
+	K_SEGMENT_SUM, K_SEGMENT_EXPAND,
+	K_LINEAR_GRADX, K_LINEAR_GRADW, K_BIAS_GRAD, K_EMBED_GRAD, K_RMSNORM_GRAD, K_RMSNORM_GRADW,
+	K_ATTENTION_GRAD, K_SILUMUL_GRAD, K_LOGPROB_GRAD,
+	K_SUM_SQUARES, K_ADAMW,
+	K_COUNT
+};
+
+enum { MAX_IN = 7, MAX_OUT = 3, MAX_DIM = 5, MAX_SYM = 16 };
+
+// A size: n times the value of a symbol (symbol 0 is the constant 1).
+typedef struct {
+	int32_t sym, n;
+} dim;
+
+// A place: an arena offset in bytes if not negative, else slot -1-at.
+typedef int64_t place;
+
+typedef struct {
+	int32_t kernel, yield, nin, nout;
+	place in[MAX_IN], out[MAX_OUT];
+	dim dims[MAX_DIM]; // meaning by kernel, see sizes in program.go
+	float scale, eps;
+	int32_t heads, kv_heads, head_dim, rotary, window, page, inverse;
+} step;
+
+typedef struct {
+	int threads;
+	int level;             // index into levels
+	char *scratch;         // threads * SCRATCH_BYTES, 64-byte aligned
+	char *shared;          // grown as needed, for what an op computes before it splits
+	int64_t shared_bytes;
+} context;
+
+enum { SCRATCH_BYTES = 1 << 20 };
+
+// Where a check failed. code 0 is success.
+typedef struct {
+	int32_t code, step, operand;
+	int64_t index, value, limit;
+} failure;
+
+enum { OK, BAD_ID, BAD_OFFSET, BAD_LAST_OFFSET, BAD_START, BAD_PAGE, NO_MEMORY };
+
+// One run's memory: the value of each symbol, the bound buffers, the arena.
+// They are separate arguments because Go memory handed to C may not hold
+// pointers to other Go memory.
+
+// cpu_check validates every integer operand of the program; nothing has run yet.
+failure cpu_check(const step *steps, int32_t n, const int64_t *syms, void *const *slots, char *arena);
+
+// cpu_run executes steps from `from` up to the end, or up to and including the
+// next yield point if stop is set; it gives the index of the next step, or -1
+// with f filled.
+int32_t cpu_run(context *c, const step *steps, int32_t n, int32_t from, int stop, const int64_t *syms, void *const *slots, char *arena, failure *f);
+
+enum { LEVEL_PORTABLE, LEVEL_AVX2, LEVEL_AVX512, LEVEL_COUNT };
+
+// cpu_level_runs says whether this processor and operating system can run a level.
+int cpu_level_runs(int level);
+void cpu_brand(char out[64]);
+context *cpu_open(int threads, int level);
+void cpu_close(context *c);
+
+// cpu_math evaluates the level's exp (0) or log (1), for tests.
+void cpu_math(int level, int which, const float *x, float *y, int64_t n);
+
+// cpu_fma_peak runs n rounds of independent fused multiply-adds and gives the
+// number of floating-point operations, for the benchmark's ceiling.
+double cpu_fma_peak(int level, int64_t n);

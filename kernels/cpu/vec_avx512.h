@@ -1,0 +1,73 @@
+// Sixteen lanes in one AVX-512 register. See vec_portable.h for what each
+// operation means; the bits are the same.
+#include <immintrin.h>
+
+typedef __m512 v16;
+
+INLINE v16 vzero(void) { return _mm512_setzero_ps(); }
+INLINE v16 vset(float x) { return _mm512_set1_ps(x); }
+INLINE v16 vload(const float *p) { return _mm512_loadu_ps(p); }
+INLINE void vstore(float *p, v16 x) { _mm512_storeu_ps(p, x); }
+INLINE __mmask16 first_lanes(int n) { return (__mmask16)((1u << n) - 1); }
+INLINE v16 vload_n(const float *p, int n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
+INLINE void vstore_n(float *p, v16 x, int n) { _mm512_mask_storeu_ps(p, first_lanes(n), x); }
+INLINE v16 vadd(v16 a, v16 b) { return _mm512_add_ps(a, b); }
+INLINE v16 vsub(v16 a, v16 b) { return _mm512_sub_ps(a, b); }
+INLINE v16 vmul(v16 a, v16 b) { return _mm512_mul_ps(a, b); }
+INLINE v16 vdiv(v16 a, v16 b) { return _mm512_div_ps(a, b); }
+INLINE v16 vfma(v16 a, v16 b, v16 c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE v16 vfnma(v16 a, v16 b, v16 c) { return _mm512_fnmadd_ps(a, b, c); }
+INLINE v16 vsqrt(v16 a) { return _mm512_sqrt_ps(a); }
+INLINE v16 vmin(v16 a, v16 b) { return _mm512_min_ps(a, b); }
+INLINE v16 vmax(v16 a, v16 b) { return _mm512_max_ps(a, b); }
+INLINE v16 vneg(v16 a) { return (v16)_mm512_xor_si512((__m512i)a, _mm512_set1_epi32((int)0x80000000)); }
+INLINE v16 vmin_c(v16 a, v16 b) { return _mm512_mask_mov_ps(_mm512_min_ps(b, a), _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), b); }
+INLINE v16 vmax_c(v16 a, v16 b) { return _mm512_mask_mov_ps(_mm512_max_ps(b, a), _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), b); }
+INLINE v16 vgreater(v16 a, v16 b) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ), vset(1)); }
+INLINE v16 vnonzero(v16 a) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, vzero(), _CMP_NEQ_UQ), vset(1)); }
+INLINE v16 vwhere(v16 m, v16 a, v16 b) { return _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(m, vzero(), _CMP_NEQ_UQ), a); }
+INLINE v16 vkeep(v16 x, int from, int to, float fill) {
+	unsigned m = ((1u << to) - 1) & ~((1u << from) - 1);
+	return _mm512_mask_mov_ps(vset(fill), (__mmask16)m, x);
+}
+INLINE v16 vpow2(v16 t) {
+	return (v16)_mm512_add_epi32(_mm512_slli_epi32((__m512i)t, 23), _mm512_set1_epi32(0x3f800000));
+}
+
+INLINE float vsum(v16 x) {
+	__m256 a = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+	__m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+	b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+	return _mm_cvtss_f32(_mm_add_ss(b, _mm_shuffle_ps(b, b, 1)));
+}
+
+INLINE float vtop(v16 x) {
+	__m256 a = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+	__m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+	b = _mm_max_ps(b, _mm_movehl_ps(b, b));
+	return _mm_cvtss_f32(_mm_max_ss(b, _mm_shuffle_ps(b, b, 1)));
+}
+
+// Four accumulators to one register: 128-bit part i holds accumulator i with
+// lanes l, l+8 and then l, l+4 added.
+INLINE v16 fold4(v16 a, v16 b, v16 c, v16 d) {
+	v16 ab = vadd(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+	v16 cd = vadd(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+	return vadd(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+}
+
+// vsum16 gives the sums of 16 accumulators a[row][col]: part i of the result
+// holds row i. Each sum is vsum's tree.
+#define HAVE_VSUM16
+INLINE v16 vsum16(v16 a[4][4]) {
+	v16 z[4];
+	for (int j = 0; j < 4; j++)
+		z[j] = fold4(a[0][j], a[1][j], a[2][j], a[3][j]);
+	v16 p = vadd(_mm512_unpacklo_ps(z[0], z[1]), _mm512_unpackhi_ps(z[0], z[1]));
+	v16 q = vadd(_mm512_unpacklo_ps(z[2], z[3]), _mm512_unpackhi_ps(z[2], z[3]));
+	__m512d x = (__m512d)p, y = (__m512d)q;
+	return vadd((v16)_mm512_unpacklo_pd(x, y), (v16)_mm512_unpackhi_pd(x, y));
+}
+
+// Register tiles: DOT_M x DOT_N accumulators of 16 lanes; OUT_M rows by OUT_V vectors.
+enum { DOT_M = 4, DOT_N = 4, OUT_M = 6, OUT_V = 4 };

@@ -1,0 +1,63 @@
+package kerneltest_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"smolgym/kernels"
+	"smolgym/kernels/cpu"
+	"smolgym/kernels/kerneltest"
+	"smolgym/kernels/reference"
+)
+
+var oracle = reference.Open(reference.Options{MemoryBytes: 1 << 30})
+
+func open(t *testing.T, level string, threads int) kernels.Device {
+	t.Helper()
+	dev, err := cpu.Open(cpu.Options{Level: level, Threads: threads})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dev.Close() })
+	return dev
+}
+
+// everyLevel runs a test at each level; those this machine can't run are skipped and say so.
+func everyLevel(t *testing.T, test func(t *testing.T, level string)) {
+	for _, level := range []string{"avx512", "avx2", "portable"} {
+		t.Run(level, func(t *testing.T) {
+			if !slices.Contains(cpu.Levels(), level) {
+				t.Skipf("this processor does not run %s", level)
+			}
+			test(t, level)
+		})
+	}
+}
+
+func TestAgainstReference(t *testing.T) {
+	everyLevel(t, func(t *testing.T, level string) { kerneltest.Compare(t, oracle, open(t, level, 2)) })
+}
+
+// All levels and any number of threads give equal bits.
+func TestBits(t *testing.T) {
+	best := open(t, cpu.Levels()[0], 1)
+	everyLevel(t, func(t *testing.T, level string) {
+		for _, threads := range []int{1, 2, 3} {
+			t.Run(fmt.Sprint(threads), func(t *testing.T) { kerneltest.Bits(t, oracle, best, open(t, level, threads)) })
+		}
+	})
+}
+
+func TestBatches(t *testing.T) { kerneltest.Batches(t, oracle, open(t, "auto", 2)) }
+
+func TestMicroBatches(t *testing.T) { kerneltest.MicroBatches(t, oracle, open(t, "auto", 2)) }
+
+func TestPaged(t *testing.T) {
+	everyLevel(t, func(t *testing.T, level string) { kerneltest.Paged(t, open(t, level, 2)) })
+}
+
+func TestRefusals(t *testing.T) {
+	t.Run("cpu", func(t *testing.T) { kerneltest.Refusals(t, oracle, open(t, "auto", 2)) })
+	t.Run("reference", func(t *testing.T) { kerneltest.Refusals(t, oracle, oracle) })
+}
