@@ -109,7 +109,7 @@ type family struct {
 
 var families = func() map[string]*family {
 	m := map[string]*family{}
-	for _, f := range []*family{&llama, &qwen3} {
+	for _, f := range []*family{&llama, &mistral, &qwen2, &qwen3, &smollm3} {
 		m[f.name] = f
 	}
 	return m

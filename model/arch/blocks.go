@@ -77,6 +77,8 @@ type attentionOptions struct {
 	qkNorm  bool // RMSNorm over each query and key head
 	qkvBias bool
 	outBias bool
+	noRope  bool // no rotary embedding
+	window  int  // tokens a query sees, itself included; 0 = all
 }
 
 // attention is one self-attention block, without norm and residual: [T,D] -> [T,D].
@@ -90,8 +92,10 @@ func (b *builder) attention(i int, x ir.ID, o attentionOptions) ir.ID {
 		q = b.norm(i, module+"q_norm", q, c.Heads, c.HeadDim)
 		k = b.norm(i, module+"k_norm", k, c.KVHeads, c.HeadDim)
 	}
-	q, k = b.rotate(i, q, c.Heads), b.rotate(i, k, c.KVHeads)
-	return b.linear(i, module+"o_proj", ir.PartAttention, b.mix(i, q, k, v), qSize, c.HiddenSize, o.outBias)
+	if !o.noRope {
+		q, k = b.rotate(i, q, c.Heads), b.rotate(i, k, c.KVHeads)
+	}
+	return b.linear(i, module+"o_proj", ir.PartAttention, b.mix(i, q, k, v, o.window), qSize, c.HiddenSize, o.outBias)
 }
 
 func (b *builder) rotate(layer int, x ir.ID, heads int) ir.ID {
@@ -101,9 +105,9 @@ func (b *builder) rotate(layer int, x ir.ID, heads int) ir.ID {
 
 // mix is causal attention within each sequence: over the batch itself when
 // training, over the cache, which the batch enters first, when decoding.
-func (b *builder) mix(i int, q, k, v ir.ID) ir.ID {
+func (b *builder) mix(i int, q, k, v ir.ID, window int) ir.ID {
 	c := b.c
-	a := ir.Attrs{Layer: i, Scale: b.scale, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim}
+	a := ir.Attrs{Layer: i, Scale: b.scale, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Window: window}
 	if b.mode == Train {
 		return b.g.Add(ir.OpAttention, a, q, k, v, b.offsets)[0]
 	}

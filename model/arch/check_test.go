@@ -65,7 +65,7 @@ func TestCheckListsEverything(t *testing.T) {
 		want        []string // prefixes of the gaps, in order
 	}{
 		{name: "good", model: "llama"},
-		{name: "unknown family", model: "llama", fields: map[string]string{"model_type": `"mamba"`}, want: []string{"architecture mamba: unknown model_type; known are llama, qwen3"}},
+		{name: "unknown family", model: "llama", fields: map[string]string{"model_type": `"mamba"`}, want: []string{"architecture mamba: unknown model_type; known are llama, mistral, qwen2, qwen3, smollm3"}},
 		{name: "other head", model: "llama", fields: map[string]string{"architectures": `["LlamaForSequenceClassification"]`}, want: []string{"architecture LlamaForSequenceClassification: "}},
 		{name: "no architectures", model: "llama", fields: map[string]string{"architectures": ""}},
 		{name: "activation", model: "llama", fields: map[string]string{"hidden_act": `"gelu"`}, want: []string{`config hidden_act: "gelu"`}},
@@ -134,6 +134,53 @@ func set(m map[string]hf.Tensor, name string, change func(*hf.Tensor)) {
 	x := m[name]
 	change(&x)
 	m[name] = x
+}
+
+// What the other families read where their files say nothing.
+func TestFamilyDefaults(t *testing.T) {
+	as := func(family, architecture string, more map[string]string) map[string]string {
+		fields := map[string]string{"model_type": `"` + family + `"`, "architectures": `["` + architecture + `"]`}
+		maps.Copy(fields, more)
+		return fields
+	}
+	windows := func(m *arch.Model) (w []int) {
+		for _, n := range m.Graph.Nodes {
+			if n.Op == ir.OpAttention {
+				w = append(w, n.Attr.Window)
+			}
+		}
+		return w
+	}
+	for _, c := range []struct {
+		sliding string
+		want    string
+	}{{"", "[4096 4096]"}, {"null", "[0 0]"}, {"8", "[8 8]"}} {
+		m, err := arch.Build(sample(t, "llama", as("mistral", "MistralForCausalLM", map[string]string{"sliding_window": c.sliding})), arch.Train)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(windows(m)); got != c.want {
+			t.Errorf("mistral, sliding_window %q: windows %s, want %s", c.sliding, got, c.want)
+		}
+	}
+	m, err := arch.Build(sample(t, "llama_tied", as("smollm3", "SmolLM3ForCausalLM",
+		map[string]string{"tie_word_embeddings": "", "no_rope_layer_interval": "2"})), arch.Train)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ropes := map[int]int{}
+	for _, n := range m.Graph.Nodes {
+		if n.Op == ir.OpRope {
+			ropes[n.Attr.Layer]++
+		}
+	}
+	if !m.Tied || fmt.Sprint(ropes) != "map[0:2]" {
+		t.Errorf("smollm3: tied %v, rotations by layer %v; want tied by default and every second layer without", m.Tied, ropes)
+	}
+	gaps := arch.Check(sample(t, "llama", as("qwen2", "Qwen2ForCausalLM", nil)))
+	if len(gaps) != 6 || !strings.HasPrefix(gaps[0].String(), "missing model.layers.0.self_attn.k_proj.bias") {
+		t.Errorf("qwen2 without its biases: %v", gaps)
+	}
 }
 
 func TestUnusedTensorsAreNamed(t *testing.T) {

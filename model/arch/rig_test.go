@@ -22,10 +22,20 @@ import (
 	"smolgym/model/safetensors"
 )
 
-// unpack lays out one archive of testdata/goldens and returns its folder.
+// unpack lays out one archive of testdata/goldens, or else of the shared folder's,
+// and returns its folder.
 func unpack(t *testing.T, name string) string {
 	t.Helper()
 	f, err := os.Open(filepath.Join("..", "..", "testdata", "goldens", name+".tar.gz"))
+	if errors.Is(err, os.ErrNotExist) {
+		root := os.Getenv("SMOLGYM_SHARED")
+		if root == "" {
+			root = filepath.Join("..", "..", "..", "shared")
+		}
+		if f, err = os.Open(filepath.Join(root, "goldens", "data", name+".tar.gz")); errors.Is(err, os.ErrNotExist) {
+			t.Skipf("golden %s is absent; set SMOLGYM_SHARED to the shared folder", name)
+		}
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,6 +52,9 @@ func unpack(t *testing.T, name string) string {
 		}
 		if err != nil {
 			t.Fatal(err)
+		}
+		if h.Typeflag != tar.TypeReg {
+			continue
 		}
 		data, err := io.ReadAll(r)
 		if err != nil {

@@ -1,0 +1,16 @@
+package arch
+
+import "smolgym/model/ir"
+
+// Mistral: as Llama without biases; every layer attends to a window of tokens.
+var mistral = family{
+	name: "mistral", architecture: "MistralForCausalLM", eps: 1e-6, positions: 131072,
+	consumes: []string{"sliding_window"},
+	layer: func(b *builder, i int, h ir.ID) ir.ID {
+		window := b.c.Window()
+		if _, stated := b.c.Raw["sliding_window"]; !stated {
+			window = 4096 // the reference's default; null in the file is none
+		}
+		return b.preNormLayer(i, h, attentionOptions{window: window}, false)
+	},
+}
