@@ -9,7 +9,8 @@ import (
 // BenchmarkEncode encodes the ordinary prose and code of the goldens, repeated as a service would see it, and
 // reports tokens a second.
 func BenchmarkEncode(b *testing.B) {
-	for _, name := range []string{"gpt2", "qwen3", "llama3", "smollm2_style", "llama2"} {
+	for _, name := range []string{"gpt2", "qwen3", "llama3", "smollm2_style", "llama2", "gpt_oss",
+		"deepseek_v3"} {
 		b.Run(name, func(b *testing.B) {
 			tok := loadShared(b, name)
 			var text strings.Builder

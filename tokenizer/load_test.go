@@ -131,6 +131,21 @@ func TestMergeSpellings(t *testing.T) {
 	}
 }
 
+// TestUnknown: neighbouring unknown characters give one id or one each.
+func TestUnknown(t *testing.T) {
+	for fuse, want := range map[bool][]int32{true: {1, 0, 1, 0}, false: {1, 0, 0, 1, 0, 0, 0}} {
+		f := smallFile(t)
+		f["model"].(map[string]any)["fuse_unk"] = fuse
+		tok, err := Load(encodeFile(t, f))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := tok.Encode("a!éa~~~", false); !slices.Equal(got, want) {
+			t.Errorf("fuse %v: %v, want %v", fuse, got, want)
+		}
+	}
+}
+
 // TestMetaspaceSpellings: prepend_scheme always, first, never, and the older field (FR-23).
 func TestMetaspaceSpellings(t *testing.T) {
 	for fields, want := range map[string]string{
@@ -140,32 +155,32 @@ func TestMetaspaceSpellings(t *testing.T) {
 		`"prepend_scheme":"never"`:  "ab ▁ab X c",
 		`"add_prefix_space":false`:  "ab ▁ab X c",
 	} {
-		data := `{"added_tokens":[{"id":6,"content":"X","normalized":false}],
+		for _, normalized := range []string{"false", "true"} {
+			data := `{"added_tokens":[{"id":8,"content":"X","normalized":` + normalized + `}],
 		"pre_tokenizer":{"type":"Metaspace","replacement":"▁",` + fields + `},
 		"decoder":{"type":"Metaspace","replacement":"▁",` + fields + `},
-		"model":{"type":"BPE","vocab":{"a":0,"b":1,"c":2,"ab":3,"▁":4,"▁ab":5,"▁c":7},
+		"model":{"type":"BPE","vocab":{"a":0,"b":1,"c":2,"ab":3,"▁":4,"▁ab":5,"▁c":6,"!":7},
 		"merges":[["a","b"],["▁","ab"],["▁","c"]]}}`
-		data = strings.Replace(data, `"id":6`, `"id":8`, 1)
-		data = strings.Replace(data, `"▁c":7`, `"▁c":6,"!":7`, 1)
-		tok, err := Load([]byte(data))
-		if err != nil {
-			t.Fatalf("%s: %v", fields, err)
-		}
-		var got []string
-		ids := tok.Encode("ab abXc", false)
-		for _, id := range ids {
-			text, _ := tok.Token(id)
-			got = append(got, text)
-		}
-		if s := strings.Join(got, " "); s != want {
-			t.Errorf("%s: tokens %q, want %q", fields, s, want)
-		}
-		wantText := "ab abXc"
-		if strings.Contains(fields, "always") || strings.Contains(fields, "true") {
-			wantText = "ab abX c"
-		}
-		if text := tok.Decode(ids, false); text != wantText {
-			t.Errorf("%s: decode %q, want %q", fields, text, wantText)
+			tok, err := Load([]byte(data))
+			if err != nil {
+				t.Fatalf("%s: %v", fields, err)
+			}
+			var got []string
+			ids := tok.Encode("ab abXc", false)
+			for _, id := range ids {
+				text, _ := tok.Token(id)
+				got = append(got, text)
+			}
+			if s := strings.Join(got, " "); s != want {
+				t.Errorf("%s: tokens %q, want %q", fields, s, want)
+			}
+			wantText := "ab abXc"
+			if strings.Contains(fields, "always") || strings.Contains(fields, "true") {
+				wantText = "ab abX c"
+			}
+			if text := tok.Decode(ids, false); text != wantText {
+				t.Errorf("%s: decode %q, want %q", fields, text, wantText)
+			}
 		}
 	}
 }

@@ -216,8 +216,8 @@ func (l *loader) pattern(place string, raw json.RawMessage) matcher {
 		l.fail("%s: no pattern; give one as String or Regex", place)
 		return literal("")
 	}
-	if cut, ok := knownPatterns[*p.Regex]; ok {
-		return cut
+	if m, ok := knownPatterns[*p.Regex]; ok {
+		return m
 	}
 	if l.patterns++; l.patterns > maxPatterns {
 		l.fail("%s: more than %d regular expressions; join them", place, maxPatterns)
