@@ -25,8 +25,16 @@ const (
 // Page is the number of tokens in a page of the key-value cache.
 const Page = ir.KeyBlock
 
-// MaxContext bounds the rows of the rotary tables, and with them the context.
-const MaxContext = 1 << 17
+// MaxContext bounds the rows of the rotary tables, and with them the context;
+// heads larger than 256 get fewer, so that a table stays within 64 MiB.
+const (
+	MaxContext  = 1 << 17
+	maxRopeSize = 1 << 24 // elements of one table
+)
+
+func contextOf(positions, headDim int) int {
+	return max(1, min(positions, MaxContext, maxRopeSize/max(headDim/2, 1)))
+}
 
 // Model is a graph with what belongs to it.
 type Model struct {
@@ -157,7 +165,7 @@ func (f *family) build(ck *hf.Checkpoint, mode Mode) (*builder, error) {
 		return nil, fmt.Errorf("mode %d: %w: it is Train or Decode", mode, ErrUnsupported)
 	}
 	c := &ck.Config
-	b := &builder{f: f, c: c, mode: mode, g: ir.New(f.name), tied: f.isTied(ck), context: min(f.maxPositions(c), MaxContext)}
+	b := &builder{f: f, c: c, mode: mode, g: ir.New(f.name), tied: f.isTied(ck), context: contextOf(f.maxPositions(c), c.HeadDim)}
 	b.eps = or(c.RMSNormEps, f.eps)
 	b.scale = 1 / math.Sqrt(float64(c.HeadDim))
 	b.inputs()
