@@ -58,7 +58,7 @@ func Refusals(t *testing.T, oracle, dev kernels.Device) {
 func sizes(t *testing.T, dev kernels.Device) {
 	d := ir.Dims{T: 3}
 	c := Case{Op: ir.OpAdd, Dims: d, In: []Operand{constants(make([]float32, 3), tokens), constants(make([]float32, 3), tokens)}}
-	p, err := c.program()
+	p, err := c.Program()
 	if err != nil {
 		t.Fatal(err)
 	}

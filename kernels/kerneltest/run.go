@@ -26,9 +26,9 @@ type Case struct {
 
 func (c Case) String() string { return c.Op.String() + "/" + c.Name }
 
-// program wraps the op in a program of one step whose operands are all bound
+// Program wraps the op in a program of one step whose operands are all bound
 // by the caller. Slots are the inputs, then the outputs that are not in place.
-func (c Case) program() (*ir.Program, error) {
+func (c Case) Program() (*ir.Program, error) {
 	g := ir.New(c.String())
 	var ids []ir.ID
 	for i, o := range c.In {
@@ -66,7 +66,7 @@ func (c Case) program() (*ir.Program, error) {
 
 // Exec runs the case on a device and gives its outputs.
 func Exec(dev kernels.Device, c Case) ([][]float32, error) {
-	p, err := c.program()
+	p, err := c.Program()
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,159 @@
+//go:build linux && cgo
+
+package cpu_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"smolgym/kernels"
+	"smolgym/kernels/cpu"
+	"smolgym/kernels/kerneltest"
+	"smolgym/model/ir"
+)
+
+// clock is the time that counts: this thread's processor time where one thread
+// works, so that a busy machine disturbs less; else the wall.
+func clock(threads int) time.Duration {
+	if threads > 1 {
+		return time.Since(began)
+	}
+	const thread = 1 // RUSAGE_THREAD
+	var u syscall.Rusage
+	if err := syscall.Getrusage(thread, &u); err != nil {
+		return time.Since(began)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+var began = time.Now()
+
+// best runs b's loop on one system thread and gives the shortest run in seconds.
+func best(b *testing.B, threads int, run func()) float64 {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	least := time.Duration(math.MaxInt64)
+	for b.Loop() {
+		start := clock(threads)
+		run()
+		least = min(least, clock(threads)-start)
+	}
+	return least.Seconds()
+}
+
+// peak is the best of several short runs of independent FMAs on one thread, in GF/s.
+func peak(dev kernels.Device) float64 {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	most := 0.0
+	for range 10 {
+		start := clock(1)
+		flops := dev.(*cpu.Device).FMAPeak(1_000_000)
+		most = max(most, flops/(clock(1)-start).Seconds()/1e9)
+	}
+	return most
+}
+
+// bind allocates the case's slots with random contents and gives a run.
+func bind(b *testing.B, dev kernels.Device, c kerneltest.Case) func() {
+	p, err := c.Program()
+	if err != nil {
+		b.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(1, 1))
+	slots := make([]kernels.Buffer, len(p.Slots))
+	for i, s := range p.Slots {
+		if slots[i], err = dev.Alloc(s.Type.Bytes(c.Dims)); err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(slots[i].Free)
+		if i < len(c.In) && c.In[i].I != nil {
+			copy(cpu.Bytes(slots[i]), raw(c.In[i].I))
+		} else if s.Type.DType == ir.F32 {
+			f := floats(cpu.Bytes(slots[i]))
+			for j := range f {
+				f[j] = float32(r.NormFloat64())
+			}
+		}
+	}
+	return func() {
+		if err := dev.Run(p, c.Dims, slots, nil, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// products are GEMM shapes [M, K, N]: prefill and training, small models, decode.
+var products = [][3]int{{2048, 1024, 3072}, {2048, 1024, 1024}, {256, 256, 768}, {32, 1024, 3072}, {8, 1024, 3072}, {1, 1024, 3072}, {1, 256, 768}}
+
+func product(op ir.Op, m, k, n int) kerneltest.Case {
+	f := func(shape ...ir.Dim) kerneltest.Operand {
+		return kerneltest.Operand{Type: ir.Type{DType: ir.F32, Shape: shape}}
+	}
+	t, kd, nd := ir.Of(ir.T), ir.Const(k), ir.Const(n)
+	c := kerneltest.Case{Op: op, Dims: ir.Dims{T: m, S: 1}}
+	switch op {
+	case ir.OpLinear:
+		c.In = []kerneltest.Operand{f(t, kd), f(nd, kd)}
+	case ir.OpLinearGradX:
+		c.In = []kerneltest.Operand{f(t, nd), f(nd, kd)}
+	case ir.OpLinearGradW:
+		c.In = []kerneltest.Operand{f(nd, kd), f(t, nd), f(t, kd), {Type: ir.Type{DType: ir.I32, Shape: ir.Shape{ir.Of(ir.S1)}}, I: []int32{0, int32(m)}}}
+	}
+	return c
+}
+
+// BenchmarkProducts reports GF/s in all, and per thread as a share of the
+// measured peak of one thread.
+func BenchmarkProducts(b *testing.B) {
+	for _, level := range cpu.Levels() {
+		if level == "portable" {
+			continue
+		}
+		for _, threads := range []int{1, 2} {
+			dev, err := cpu.Open(cpu.Options{Level: level, Threads: threads})
+			if err != nil {
+				b.Fatal(err)
+			}
+			for _, op := range []ir.Op{ir.OpLinear, ir.OpLinearGradX, ir.OpLinearGradW} {
+				for _, s := range products {
+					if s[0] < 32 && op != ir.OpLinear {
+						continue
+					}
+					b.Run(fmt.Sprintf("%s/threads=%d/%s/%dx%dx%d", level, threads, op, s[0], s[1], s[2]), func(b *testing.B) {
+						run := bind(b, dev, product(op, s[0], s[1], s[2]))
+						run()
+						top := peak(dev)
+						rate := 2 * float64(s[0]) * float64(s[1]) * float64(s[2]) / best(b, threads, run) / 1e9
+						b.ReportMetric(rate, "GF/s")
+						b.ReportMetric(100*rate/top/float64(threads), "%peak")
+						b.ReportMetric(0, "ns/op")
+					})
+				}
+			}
+		}
+	}
+}
+
+// BenchmarkDecode streams a model's worth of weights at M=1: GB/s.
+func BenchmarkDecode(b *testing.B) {
+	for _, threads := range []int{1, 2} {
+		for _, m := range []int{1, 8, 32} {
+			b.Run(fmt.Sprintf("threads=%d/M=%d", threads, m), func(b *testing.B) {
+				dev, err := cpu.Open(cpu.Options{Threads: threads})
+				if err != nil {
+					b.Fatal(err)
+				}
+				const k, n = 1024, 131072 // 512 MiB: beyond any cache
+				run := bind(b, dev, product(ir.OpLinear, m, k, n))
+				b.ReportMetric(4*k*n/best(b, threads, run)/1e9, "GB/s")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}
