@@ -202,8 +202,21 @@ type templateSpec struct {
 	Special    map[string]struct {
 		IDs []int64 `json:"ids"`
 	} `json:"special_tokens"`
-	SEP []json.RawMessage `json:"sep"`
-	CLS []json.RawMessage `json:"cls"`
+	SEP pairSpec `json:"sep"`
+	CLS pairSpec `json:"cls"`
+}
+
+// pairSpec is a token's text and id, as [text, id].
+type pairSpec []any
+
+// id gives the pair's id, -1 if it has none that can be one.
+func (p pairSpec) id() int32 {
+	if len(p) == 2 {
+		if id, ok := p[1].(float64); ok && id >= 0 && id < 1<<31 && id == float64(int32(id)) {
+			return int32(id)
+		}
+	}
+	return -1
 }
 
 // templatePart is one part of a template: a special token or the text.
@@ -245,6 +258,15 @@ func (l *loader) postProcessors(place string, raw json.RawMessage, depth int) {
 			return
 		}
 		l.template(place+" TemplateProcessing", spec)
+	case "BertProcessing", "RobertaProcessing": // a fixed template
+		if !l.read(place+" "+kind, raw, &spec) {
+			return
+		}
+		if len(l.t.prefix)+len(l.t.suffix) > 0 {
+			l.gap("%s Sequence with two templates", place)
+			return
+		}
+		l.t.prefix, l.t.suffix = []int32{spec.CLS.id()}, []int32{spec.SEP.id()}
 	default:
 		l.gap("%s %s", place, kind)
 	}
@@ -302,7 +324,7 @@ func (l *loader) checkTemplate() {
 	for _, ids := range [][]int32{l.t.prefix, l.t.suffix} {
 		for _, id := range ids {
 			if _, ok := l.t.Token(id); !ok {
-				l.fail("post_processor TemplateProcessing: id %d is not in the vocabulary; correct special_tokens", id)
+				l.fail("post_processor: id %d is not in the vocabulary; correct its special tokens", id)
 			}
 		}
 	}

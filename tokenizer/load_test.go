@@ -86,6 +86,12 @@ func TestLoadErrors(t *testing.T) {
 			f["post_processor"] = json.RawMessage(`{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"x","type_id":0}},
 				{"Sequence":{"id":"A","type_id":0}}],"pair":[],"special_tokens":{"x":{"id":"x","ids":[77],"tokens":["x"]}}}`)
 		}, "id 77"},
+		"bert id": {func(f map[string]any) {
+			f["post_processor"] = json.RawMessage(`{"type":"RobertaProcessing","cls":["a",1],"sep":["b","2"]}`)
+		}, "id -1"},
+		"empty pattern": {func(f map[string]any) {
+			f["decoder"] = json.RawMessage(`{"type":"Replace","pattern":{"String":""},"content":"x"}`)
+		}, "empty text"},
 		"metaspace": {func(f map[string]any) {
 			f["decoder"] = map[string]any{"type": "Metaspace", "replacement": "ab"}
 		}, `"ab"`},
@@ -128,6 +134,19 @@ func TestMergeSpellings(t *testing.T) {
 		if got := tok.Decode([]int32{5, 4, 1}, false); got != "abc ab a" {
 			t.Errorf("decode without decoder: %q", got)
 		}
+	}
+}
+
+// TestBertProcessing: the fixed template of older files.
+func TestBertProcessing(t *testing.T) {
+	f := smallFile(t)
+	f["post_processor"] = json.RawMessage(`{"type":"BertProcessing","sep":["c",3],"cls":["b",2]}`)
+	tok, err := Load(encodeFile(t, f))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := tok.Encode("ab", true); !slices.Equal(got, []int32{2, 4, 3}) {
+		t.Errorf("ids %v", got)
 	}
 }
 

@@ -210,6 +210,9 @@ func (l *loader) pattern(place string, raw json.RawMessage) matcher {
 		return literal("")
 	}
 	switch {
+	case p.String != nil && *p.String == "":
+		l.fail("%s: the pattern is the empty text; give one that isn't", place)
+		return literal("")
 	case p.String != nil:
 		return literal(*p.String)
 	case p.Regex == nil:

@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 )
 
+//go:generate go run gen/unicode.go
+
 // Code point classes of the reference's regular expressions (Unicode 16), one bit each.
 const (
 	classL  = 1 << iota // letter
