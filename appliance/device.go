@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"smolgym/kernels"
+	"smolgym/kernels/cpu"
 	"smolgym/kernels/reference"
 )
 
@@ -33,14 +34,21 @@ func checkDevice(device string) error {
 	return Problemf(CodeUser, "device %q is unknown", clip(device)).WithHint("use auto, cpu, cuda or cuda:N")
 }
 
-// openDevice opens what computes.
+// openDevice opens what computes. The reference device is the slow oracle that all
+// others are tested against: for tests and for telling whose fault a number is.
 func openDevice(opt Options) (kernels.Device, error) {
 	if err := checkDevice(opt.Device); err != nil {
 		return nil, err
 	}
+	if opt.Device != "reference" {
+		return cpu.Open(cpu.Options{Threads: opt.Threads, Level: opt.Level, MemoryBytes: opt.Memory})
+	}
 	memory := opt.Memory
 	if memory <= 0 {
-		memory = 8 << 30
+		memory = referenceMemory
 	}
 	return reference.Open(reference.Options{MemoryBytes: memory}), nil
 }
+
+// referenceMemory is what the reference device may use, in bytes, when nothing is said.
+const referenceMemory = 8 << 30
