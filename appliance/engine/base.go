@@ -32,6 +32,9 @@ type Base struct {
 // LoadBase reads a checkpoint's weights into device memory. Owner. tok may be
 // nil: then stop strings are refused.
 func (e *Engine) LoadBase(name string, ck *hf.Checkpoint, src hf.Source, tok *tokenizer.Tokenizer) (*Base, error) {
+	if err := arch.Resolve(ck, src); err != nil {
+		return nil, fmt.Errorf("load %s: %w", name, err)
+	}
 	train, err := arch.Build(ck, arch.Train)
 	if err != nil {
 		return nil, fmt.Errorf("load %s: %w", name, err)

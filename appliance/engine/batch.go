@@ -204,9 +204,23 @@ func (t *Trainer) program(key trainKey) (*ir.Program, error) {
 	if err != nil {
 		return nil, err
 	}
+	if p.ArenaBytes > keepActivations && !key.forwardOnly {
+		// The backward pass computes the layers' activations again: the same
+		// kernels, so the same bits.
+		if g, err = plan.Recompute(g, func(int) bool { return true }); err != nil {
+			return nil, err
+		}
+		if p, err = plan.Build(g, key.capacity); err != nil {
+			return nil, err
+		}
+	}
 	t.programs[key] = p
 	return p, nil
 }
+
+// keepActivations is the largest work area, in bytes, of a program that keeps
+// all activations for its backward pass.
+const keepActivations = 256 << 20
 
 // packed is a micro-batch laid end to end.
 type packed struct {
