@@ -41,27 +41,10 @@ func (db *DB) Check(ctx context.Context, hashes bool) (Report, error) {
 	report := Report{Records: map[string]int{}}
 	a := &audit{report: &report, refs: map[blob.ID]uint64{}}
 	var complete []blob.ID
-	err := db.view(func(tx *bolt.Tx) error {
-		// First our own walk: bbolt's checker runs in a goroutine that can't be guarded.
-		if err := walk(tx, ""); err != nil {
-			return err
-		}
-		for err := range tx.Check() {
-			a.problem("file: %v", err)
-		}
-		for _, t := range tables() {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if err := t.audit(tx, a); err != nil {
-				return err
-			}
-		}
-		auditAliases(tx, a)
-		var err error
-		complete, err = db.blobs.Audit(tx, a.refs, a.problem)
-		return err
-	})
+	err := db.checkPages(a)
+	if err == nil {
+		complete, err = db.checkRecords(ctx, a)
+	}
 	report.Blobs = len(complete)
 	if errors.Is(err, ErrDamaged) {
 		a.problem("%v", err)
@@ -74,6 +57,47 @@ func (db *DB) Check(ctx context.Context, hashes bool) (Report, error) {
 		return report, fmt.Errorf("check store %s: %w", db.path, err)
 	}
 	return report, nil
+}
+
+// checkPages walks the tree of pages. Our own walks come first: bbolt's checker
+// runs in a goroutine that can't be guarded.
+func (db *DB) checkPages(a *audit) error {
+	return db.lookOnly(func(tx *bolt.Tx) error {
+		if err := tile(tx, db.path); err != nil {
+			return err
+		}
+		if err := walk(tx, ""); err != nil {
+			return err
+		}
+		for err := range tx.Check(bolt.WithKVStringer(shortKeys{})) {
+			a.problem("file: %v", err)
+		}
+		return nil
+	})
+}
+
+// shortKeys prints keys and values of bbolt's findings without reading far.
+type shortKeys struct{}
+
+func (shortKeys) KeyToString(k []byte) string   { return fmt.Sprintf("%x", k[:min(len(k), 16)]) }
+func (shortKeys) ValueToString(v []byte) string { return fmt.Sprintf("%d bytes", len(v)) }
+
+// checkRecords compares records, indexes and blobs, and returns the complete blobs.
+func (db *DB) checkRecords(ctx context.Context, a *audit) (complete []blob.ID, err error) {
+	err = db.view(func(tx *bolt.Tx) error {
+		for _, t := range tables() {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := t.audit(tx, a); err != nil {
+				return err
+			}
+		}
+		auditAliases(tx, a)
+		complete, err = db.blobs.Audit(tx, a.refs, a.problem)
+		return err
+	})
+	return complete, err
 }
 
 func (db *DB) checkHashes(ctx context.Context, a *audit, ids []blob.ID) error {

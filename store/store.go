@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"time"
 
@@ -151,8 +152,9 @@ func (db *DB) prepare(opt Options) error {
 	return err
 }
 
-// inspect returns the file's schema, 0 if the file is empty, after walking the
-// small buckets: damage in one of them should stop the start, not a later request.
+// inspect returns the file's schema, 0 if the file is empty, after a look at every
+// page header and the small buckets: damage there should stop the start, not a
+// later request.
 func (db *DB) inspect() (schema uint32, err error) {
 	info, err := os.Stat(db.path)
 	if err != nil {
@@ -180,9 +182,33 @@ func (db *DB) inspect() (schema uint32, err error) {
 		if schema == 0 {
 			return damaged(errors.New("schema version 0"))
 		}
+		return nil
+	})
+	if err != nil || schema == 0 {
+		return schema, err
+	}
+	return schema, db.lookOnly(func(tx *bolt.Tx) error {
+		if err := tile(tx, db.path); err != nil {
+			return err
+		}
 		return walk(tx, blob.ChunkBucket)
 	})
-	return schema, err
+}
+
+// lookOnly runs fn in a transaction that excludes writers, since fn reads the free
+// list, and that changes nothing.
+func (db *DB) lookOnly(fn func(*bolt.Tx) error) error {
+	undo := errors.New("undo")
+	err := db.update(func(tx *bolt.Tx) error {
+		if err := fn(tx); err != nil {
+			return err
+		}
+		return undo
+	})
+	if err == undo {
+		return nil
+	}
+	return err
 }
 
 func (db *DB) create() error {
@@ -202,14 +228,20 @@ func (db *DB) create() error {
 
 // walk visits every key of every bucket but one, so that a broken page shows.
 func walk(tx *bolt.Tx, except string) error {
+	touched := 0
+	defer runtime.KeepAlive(&touched)
 	return tx.ForEach(func(name []byte, b *bolt.Bucket) error {
 		if string(name) == except {
 			return nil
 		}
 		var last []byte
 		return b.ForEach(func(k, v []byte) error {
-			if v == nil || last != nil && string(last) >= string(k) {
-				return damaged(fmt.Errorf("bucket %q: keys out of order", name))
+			if v == nil || len(k) == 0 || len(k) > bolt.MaxKeySize || last != nil && string(last) >= string(k) {
+				return damaged(fmt.Errorf("bucket %q: bad key", name))
+			}
+			touched += int(k[0]) + int(k[len(k)-1]) // faults if they aren't in the file
+			if len(v) > 0 {
+				touched += int(v[len(v)-1])
 			}
 			last = k
 			return nil
