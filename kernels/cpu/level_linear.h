@@ -49,11 +49,26 @@ enum { BLOCK_I = 96, BLOCK_J = 256, BLOCK_R = 256, PANEL = 16 * OUT_V };
 
 // pack_a: a[i*si + r*sr] -> groups of OUT_M rows, [r][OUT_M], missing rows zero.
 static void pack_a(float *to, const float *a, int64_t si, int64_t sr, int64_t m, int64_t r) {
-	for (int64_t i = 0; i < m; i += OUT_M, to += OUT_M * r) {
-		int64_t rows = m - i < OUT_M ? m - i : OUT_M;
-		for (int64_t q = 0; q < OUT_M; q++)
-			for (int64_t p = 0; p < r; p++)
-				to[p * OUT_M + q] = q < rows ? a[(i + q) * si + p * sr] : 0;
+	int64_t whole = m / OUT_M * OUT_M;
+	if (m % OUT_M)
+		memset(to + whole * r, 0, (size_t)(OUT_M * r) * 4);
+	if (si == 1) { // read along i: the rows of a may lie a power of two apart
+		for (int64_t p = 0; p < r; p++) {
+			const float *from = a + p * sr;
+			float *at = to + p * OUT_M;
+			for (int64_t i = 0; i < whole; i += OUT_M, at += OUT_M * r)
+				for (int64_t q = 0; q < OUT_M; q++)
+					at[q] = from[i + q];
+			for (int64_t i = whole; i < m; i++)
+				at[i - whole] = from[i];
+		}
+		return;
+	}
+	for (int64_t i = 0; i < m; i++) {
+		const float *from = a + i * si;
+		float *at = to + i / OUT_M * OUT_M * r + i % OUT_M;
+		for (int64_t p = 0; p < r; p++)
+			at[p * OUT_M] = from[p * sr];
 	}
 }
 

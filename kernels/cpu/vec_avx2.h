@@ -79,4 +79,32 @@ INLINE float vtop(v16 x) {
 	return _mm_cvtss_f32(_mm_max_ss(b, _mm_shuffle_ps(b, b, 1)));
 }
 
-enum { DOT_M = 3, DOT_N = 2, OUT_M = 6, OUT_V = 1 };
+#define DOT_ROWS 3
+enum { DOT_M = DOT_ROWS, DOT_N = 2, OUT_M = 6, OUT_V = 1 };
+
+// A tile's step by halves of the vector: twelve accumulators, two of b and one
+// of a fit the sixteen registers, whole vectors would not.
+#define HAVE_DOT_STEP
+INLINE void dot_step(const int m, const int n, const float *const *a, const float *b, int64_t ldb, int64_t p, v16 acc[DOT_M][DOT_N]) {
+	__m256 bv[DOT_N];
+#pragma GCC unroll 6
+	for (int j = 0; j < n; j++)
+		bv[j] = _mm256_loadu_ps(b + j * ldb);
+#pragma GCC unroll 6
+	for (int i = 0; i < m; i++) {
+		__m256 av = _mm256_loadu_ps(a[i] + p);
+#pragma GCC unroll 6
+		for (int j = 0; j < n; j++)
+			acc[i][j].lo = _mm256_fmadd_ps(av, bv[j], acc[i][j].lo);
+	}
+#pragma GCC unroll 6
+	for (int j = 0; j < n; j++)
+		bv[j] = _mm256_loadu_ps(b + j * ldb + 8);
+#pragma GCC unroll 6
+	for (int i = 0; i < m; i++) {
+		__m256 av = _mm256_loadu_ps(a[i] + p + 8);
+#pragma GCC unroll 6
+		for (int j = 0; j < n; j++)
+			acc[i][j].hi = _mm256_fmadd_ps(av, bv[j], acc[i][j].hi);
+	}
+}

@@ -56,18 +56,29 @@ INLINE v16 fold4(v16 a, v16 b, v16 c, v16 d) {
 	return vadd(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
 }
 
-// vsum16 gives the sums of 16 accumulators a[row][col]: part i of the result
-// holds row i. Each sum is vsum's tree.
-#define HAVE_VSUM16
-INLINE v16 vsum16(v16 a[4][4]) {
-	v16 z[4];
-	for (int j = 0; j < 4; j++)
-		z[j] = fold4(a[0][j], a[1][j], a[2][j], a[3][j]);
-	v16 p = vadd(_mm512_unpacklo_ps(z[0], z[1]), _mm512_unpackhi_ps(z[0], z[1]));
-	v16 q = vadd(_mm512_unpacklo_ps(z[2], z[3]), _mm512_unpackhi_ps(z[2], z[3]));
+// Register tiles: DOT_M x DOT_N accumulators of 16 lanes; OUT_M rows by OUT_V vectors.
+#define DOT_ROWS 6
+enum { DOT_M = DOT_ROWS, DOT_N = 4, OUT_M = 6, OUT_V = 4 };
+
+// Four folded registers, one for each column, to the sums of four rows: part i
+// of the result holds row i. Each sum is vsum's tree.
+INLINE v16 finish4(v16 z0, v16 z1, v16 z2, v16 z3) {
+	v16 p = vadd(_mm512_unpacklo_ps(z0, z1), _mm512_unpackhi_ps(z0, z1));
+	v16 q = vadd(_mm512_unpacklo_ps(z2, z3), _mm512_unpackhi_ps(z2, z3));
 	__m512d x = (__m512d)p, y = (__m512d)q;
 	return vadd((v16)_mm512_unpacklo_pd(x, y), (v16)_mm512_unpackhi_pd(x, y));
 }
 
-// Register tiles: DOT_M x DOT_N accumulators of 16 lanes; OUT_M rows by OUT_V vectors.
-enum { DOT_M = 4, DOT_N = 4, OUT_M = 6, OUT_V = 4 };
+// vsum_tile stores the sums of a full tile of accumulators, c[DOT_M][DOT_N].
+#define HAVE_VSUM_TILE
+INLINE void vsum_tile(v16 a[DOT_M][DOT_N], float *c) {
+	v16 z[DOT_N];
+#pragma GCC unroll 4
+	for (int j = 0; j < DOT_N; j++)
+		z[j] = fold4(a[0][j], a[1][j], a[2][j], a[3][j]);
+	vstore(c, finish4(z[0], z[1], z[2], z[3]));
+#pragma GCC unroll 4
+	for (int j = 0; j < DOT_N; j++)
+		z[j] = fold4(a[4][j], a[5][j], a[4][j], a[5][j]);
+	_mm256_storeu_ps(c + 16, _mm512_castps512_ps256(finish4(z[0], z[1], z[2], z[3])));
+}

@@ -69,4 +69,5 @@ INLINE float vtop(v16 x) {
 	return x.l[0];
 }
 
-enum { DOT_M = 1, DOT_N = 2, OUT_M = 2, OUT_V = 1 };
+#define DOT_ROWS 1
+enum { DOT_M = DOT_ROWS, DOT_N = 2, OUT_M = 2, OUT_V = 1 };
