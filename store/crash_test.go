@@ -93,10 +93,16 @@ func startChild(t *testing.T, job, path string) (*exec.Cmd, *bufio.Scanner) {
 func TestFR28Kill(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "smolgym.db")
 	rng := rand.New(rand.NewPCG(28, 1))
-	acknowledged, oldest := -1, 0
+	acknowledged, oldest, save := -1, 0, time.Duration(0)
 	for round := range 20 {
 		cmd, lines := startChild(t, "save", path)
-		kill := time.AfterFunc(time.Duration(rng.IntN(250_000))*time.Microsecond, func() { _ = cmd.Process.Kill() })
+		started, delay := time.Now(), time.Duration(0)
+		if round > 0 {
+			delay = time.Duration(rng.Int64N(int64(2 * save)))
+		} else if lines.Scan() { // the first round sees a save through to know how long one takes
+			save, acknowledged = time.Since(started), 0
+		}
+		kill := time.AfterFunc(delay, func() { _ = cmd.Process.Kill() })
 		for lines.Scan() {
 			if n, err := strconv.Atoi(strings.TrimPrefix(lines.Text(), "saved ")); err == nil {
 				acknowledged = n
