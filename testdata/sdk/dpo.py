@@ -28,7 +28,8 @@ def main(url, model):
         for end in (good, bad):
             tokens = start + end
             data.append(datum(tokens, start=len(start) - 1))
-            reference.append(sum(get(base.compute_logprobs(prompt(tokens)))[len(start):]))
+            scored = torch.tensor(get(base.compute_logprobs(prompt(tokens)))[1:])
+            reference.append((scored * data[-1].loss_fn_inputs["weights"].to_torch()).sum())
 
     def dpo(data, logprobs):
         score = [(lp * d.loss_fn_inputs["weights"].to_torch()).sum() for d, lp in zip(data, logprobs)]

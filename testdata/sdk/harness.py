@@ -116,9 +116,9 @@ class Wire:
         except urllib.error.HTTPError as e:
             return e.code, e.headers.get("Content-Type", ""), e.read()
 
-    def post(self, path, **body):
+    def post(self, route, /, **body):
         """(status, decoded JSON)"""
-        status, _, raw = self.send("POST", "/api/v1/" + path, json.dumps(body).encode())
+        status, _, raw = self.send("POST", "/api/v1/" + route, json.dumps(body).encode())
         return status, (json.loads(raw) if raw else None)
 
     def forward_backward(self, model_id, seq_id, data, loss_fn="cross_entropy", forward_only=False, config=None):

@@ -164,7 +164,7 @@ def test_stop_of_mixed_kinds(server, tiny):
     raw_user_error(wire, wire.post(
         "asample", sampling_session_id=body["sampling_session_id"], seq_id=0, num_samples=1,
         prompt=dict(chunks=[dict(type="encoded_text", tokens=[5, 6])]),
-        sampling_params=dict(max_tokens=4, stop=["a", 5])), "stop", parse=pb.SampleResponse)
+        sampling_params=dict(max_tokens=4, temperature=1, top_k=-1, top_p=1, stop=["a", 5])), "stop", parse=pb.SampleResponse)
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda n: repr(n)[:16])

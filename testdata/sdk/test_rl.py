@@ -4,7 +4,7 @@ import pytest
 from harness import adam, get, policy_datum, prompt
 from tinker import types
 
-STEPS, GROUP, LENGTH = 12, 16, 8
+STEPS, GROUP, LENGTH = 8, 16, 8
 
 
 def reward_of(tokens, liked):
@@ -23,7 +23,7 @@ def loop(service, model, seed, shuffled):
         sampler = get(run.save_weights_and_get_sampling_client())
         asked = [sampler.sample(prompt(p), num_samples=GROUP, sampling_params=types.SamplingParams(
             max_tokens=LENGTH, temperature=1.0, seed=1000 * seed + 10 * step + i, stop=[])) for i, p in enumerate(prompts)]
-        data, scores = [], []
+        data = []
         rows = [(p, s) for p, f in zip(prompts, asked) for s in get(f).sequences]
         rewards = np.array([reward_of(s.tokens, liked) for _, s in rows])
         curve.append(float(rewards.mean()))
@@ -32,10 +32,10 @@ def loop(service, model, seed, shuffled):
         advantages = (paid - paid.mean(1, keepdims=True)).ravel() / (paid.std() + 1e-6)
         for (p, s), a in zip(rows, advantages):
             data.append(policy_datum(p, s.tokens, s.logprobs, [float(a) / LENGTH] * len(s.tokens)))
-        scores.append(get(run.forward_backward(data, "importance_sampling")).metrics["loss:sum"])
+        loss = get(run.forward_backward(data, "importance_sampling")).metrics["loss:sum"]
         # On policy every ratio is 1, so the loss is minus the sum of the advantages.
-        assert abs(scores[-1] + float(advantages.sum())) < 1e-3
-        get(run.optim_step(adam(2e-2)))
+        assert abs(loss + float(advantages.sum())) < 1e-3
+        get(run.optim_step(adam(1e-2)))
     path = get(run.save_state(f"rl-{seed}")).path
     assert path == f"tinker://{run.model_id}/weights/rl-{seed}"
     return curve
@@ -50,8 +50,9 @@ def test_reward_rises_in_five_of_five_seeds_and_not_when_shuffled(service, model
     null = [rise(loop(service, model, seed, True)) for seed in range(1, 6)]
     print("rise", np.round(true, 3), "shuffled", np.round(null, 3))
     assert min(true) > 0.15, (true, null)
-    assert max(null) < min(true), (true, null)
-    assert abs(np.mean(null)) < 0.25 * np.mean(true), (true, null)
+    # Without the link from reward to sample the steps are a random walk, at times upwards.
+    assert max(null) < 0.5 * min(true), (true, null)
+    assert np.mean(null) < 0.2 * np.mean(true), (true, null)
 
 
 @pytest.mark.parametrize("loss", ["ppo", "cispo"])
