@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"smolgym/httpapi"
 	"smolgym/tokenizer"
 )
 
@@ -45,7 +46,7 @@ encode, with --decode a list of ids — and every line out is {"ids":[…]} or
 }
 
 func (f *tokenizeFlags) run(cmd *cobra.Command, args []string) error {
-	t, err := f.load()
+	t, err := f.coder()
 	if err != nil {
 		return err
 	}
@@ -64,35 +65,71 @@ func (f *tokenizeFlags) run(cmd *cobra.Command, args []string) error {
 	return out.Flush()
 }
 
-// load reads the tokenizer from a file or from the server.
-func (f *tokenizeFlags) load() (*tokenizer.Tokenizer, error) {
+// coder turns text into ids and back, here or on the server.
+type coder interface {
+	encode(text string) ([]int32, error)
+	decode(ids []int32) (string, error)
+}
+
+type local struct {
+	t       *tokenizer.Tokenizer
+	special bool
+}
+
+func (l local) encode(text string) ([]int32, error) { return l.t.Encode(text, l.special), nil }
+func (l local) decode(ids []int32) (string, error)  { return l.t.Decode(ids, false), nil }
+
+type remote struct{ f *tokenizeFlags }
+
+func (r remote) ask(req httpapi.TokenizeRequest) (answer httpapi.TokenizeResponse, err error) {
+	req.Model = r.f.model
+	body, err := json.Marshal(req)
+	if err != nil {
+		return answer, err
+	}
+	return answer, r.f.post("/smolgym/v1/tokenize", body, &answer)
+}
+
+func (r remote) encode(text string) ([]int32, error) {
+	answer, err := r.ask(httpapi.TokenizeRequest{Text: &text, Special: r.f.special})
+	return answer.IDs, err
+}
+
+func (r remote) decode(ids []int32) (string, error) {
+	answer, err := r.ask(httpapi.TokenizeRequest{IDs: &ids, Special: true})
+	if err != nil || answer.Text == nil {
+		return "", err
+	}
+	return *answer.Text, nil
+}
+
+// coder picks the tokenizer: a file's, or a model's on the server.
+func (f *tokenizeFlags) coder() (coder, error) {
 	if (f.model == "") == (f.file == "") {
 		return nil, usagef("tokenize takes one of --model NAME and --tokenizer FILE")
 	}
-	var data []byte
-	var err error
-	if f.file != "" {
-		path := f.file
-		if info, statErr := os.Stat(path); statErr == nil && info.IsDir() {
-			path += "/tokenizer.json"
-		}
-		if data, err = os.ReadFile(path); os.IsNotExist(err) {
-			return nil, &exitError{code: exitNotFound, err: fmt.Errorf("read tokenizer: %w", err)}
-		}
-	} else {
-		data, err = f.get(modelPath(f.model) + "/files/tokenizer.json")
+	if f.model != "" {
+		return remote{f}, nil
+	}
+	path := f.file
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path += "/tokenizer.json"
+	}
+	data, err := os.ReadFile(path)
+	if os.IsNotExist(err) {
+		return nil, &exitError{code: exitNotFound, err: fmt.Errorf("read tokenizer: %w", err)}
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read tokenizer: %w", err)
 	}
 	t, err := tokenizer.Load(data)
 	if err != nil {
-		return nil, fmt.Errorf("load tokenizer: %w", err)
+		return nil, fmt.Errorf("load tokenizer %s: %w", path, err)
 	}
-	return t, nil
+	return local{t, f.special}, nil
 }
 
-func (f *tokenizeFlags) once(t *tokenizer.Tokenizer, in io.Reader, args []string, out io.Writer) error {
+func (f *tokenizeFlags) once(t coder, in io.Reader, args []string, out io.Writer) error {
 	text := strings.Join(args, " ")
 	if len(args) == 0 {
 		data, err := io.ReadAll(in)
@@ -102,7 +139,11 @@ func (f *tokenizeFlags) once(t *tokenizer.Tokenizer, in io.Reader, args []string
 		text = string(data)
 	}
 	if !f.decode {
-		_, err := fmt.Fprintln(out, strings.Trim(fmt.Sprint(t.Encode(text, f.special)), "[]"))
+		ids, err := t.encode(text)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(out, strings.Trim(fmt.Sprint(ids), "[]"))
 		return err
 	}
 	var ids []int32
@@ -113,11 +154,15 @@ func (f *tokenizeFlags) once(t *tokenizer.Tokenizer, in io.Reader, args []string
 		}
 		ids = append(ids, id)
 	}
-	_, err := fmt.Fprintln(out, t.Decode(ids, false))
+	back, err := t.decode(ids)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(out, back)
 	return err
 }
 
-func (f *tokenizeFlags) lines(t *tokenizer.Tokenizer, in io.Reader, out io.Writer) error {
+func (f *tokenizeFlags) lines(t coder, in io.Reader, out io.Writer) error {
 	r := bufio.NewReaderSize(in, 1<<20)
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)
@@ -137,19 +182,26 @@ func (f *tokenizeFlags) lines(t *tokenizer.Tokenizer, in io.Reader, out io.Write
 	}
 }
 
-func (f *tokenizeFlags) line(t *tokenizer.Tokenizer, line []byte, enc *json.Encoder) error {
+func (f *tokenizeFlags) line(t coder, line []byte, enc *json.Encoder) error {
 	if f.decode {
 		var ids []int32
 		if err := json.Unmarshal(line, &ids); err != nil {
 			return fmt.Errorf("not a list of ids: %w", err)
 		}
-		return enc.Encode(map[string]string{"text": t.Decode(ids, false)})
+		text, err := t.decode(ids)
+		if err != nil {
+			return err
+		}
+		return enc.Encode(map[string]string{"text": text})
 	}
 	var text string
 	if err := json.Unmarshal(line, &text); err != nil {
 		return fmt.Errorf("not a JSON string: %w", err)
 	}
-	ids := t.Encode(text, f.special)
+	ids, err := t.encode(text)
+	if err != nil {
+		return err
+	}
 	if ids == nil {
 		ids = []int32{}
 	}

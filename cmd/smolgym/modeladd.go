@@ -1,0 +1,209 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"smolgym/httpapi"
+)
+
+func newModelAdd() *cobra.Command {
+	var c client
+	cmd := &cobra.Command{
+		Use:   "add NAME DIR|FILE",
+		Short: "bring a Hugging Face folder or a safetensors file onto the server",
+		Long: `Copies the files of a model to the server, which keeps them byte for byte and
+offers the model under NAME at once, while training goes on. NAME is org/name,
+or org/name:variant for one's own version of a known model; a bare name becomes
+local/name. A FILE is one .safetensors file with its config.json beside it.
+
+An upload that was cut goes on where it stopped when the command is run again.`,
+		Example: "smolgym model add me/mymodel ./folder\nsmolgym model add Qwen/Qwen3-0.6B:mine ./folder",
+		Args:    exactArgs("NAME", "DIR or FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.add(cmd, args[0], args[1])
+		},
+	}
+	c.jsonFlag(cmd)
+	return cmd
+}
+
+// modelFiles lists the files of a model below path: what a loader, a tokenizer
+// or a person needs of it, and no weights in other formats.
+func modelFiles(path string) (root string, names []string, err error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil, &exitError{code: exitNotFound, err: fmt.Errorf("add model: no folder or file %q", path)}
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	root = path
+	only := ""
+	if !info.IsDir() {
+		if filepath.Ext(path) != ".safetensors" {
+			return "", nil, usagef("add model: %q is neither a folder nor a .safetensors file", path)
+		}
+		root, only = filepath.Dir(path), filepath.Base(path)
+	}
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return "", nil, err
+	}
+	kinds := []string{".json", ".jinja", ".model", ".txt", ".md", ".safetensors"}
+	for _, e := range entries {
+		name := e.Name()
+		st, err := os.Stat(filepath.Join(root, name)) // follows links, as hub caches have them
+		if err != nil || !st.Mode().IsRegular() || strings.HasPrefix(name, ".") || !slices.Contains(kinds, filepath.Ext(name)) {
+			continue
+		}
+		if only != "" && name != only && (filepath.Ext(name) == ".safetensors" || strings.HasSuffix(name, ".index.json")) {
+			continue
+		}
+		names = append(names, name)
+	}
+	if len(names) == 0 {
+		return "", nil, &exitError{code: exitFailed, hint: "a model folder has config.json and .safetensors files", err: fmt.Errorf("add model: no model files in %q", root)}
+	}
+	return root, names, nil
+}
+
+func (c *client) add(cmd *cobra.Command, name, path string) error {
+	root, names, err := modelFiles(path)
+	if err != nil {
+		return err
+	}
+	p := &progress{out: cmd.ErrOrStderr()}
+	req := httpapi.UploadRequest{Name: name}
+	for _, n := range names {
+		f, err := describe(filepath.Join(root, n), n, p)
+		if err != nil {
+			return err
+		}
+		req.Files = append(req.Files, f)
+	}
+	body, err := json.Marshal(req)
+	if err != nil {
+		return err
+	}
+	var up httpapi.Upload
+	if err := c.post("/smolgym/v1/uploads", body, &up); err != nil {
+		return err
+	}
+	for _, f := range up.Files {
+		if !f.Done {
+			if err := c.send(up.ID, filepath.Join(root, f.Path), f, p); err != nil {
+				return err
+			}
+		}
+	}
+	p.line("checking")
+	var m httpapi.Model
+	if err := c.post("/smolgym/v1/uploads/"+up.ID+"/commit", nil, &m); err != nil {
+		return err
+	}
+	for _, w := range m.Warnings {
+		fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
+	}
+	if c.asJSON {
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(m)
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "added %s: %s, %s parameters, context %d\n", m.Name, m.Family, count(m.Parameters), m.Context)
+	return err
+}
+
+func (c *client) post(path string, body []byte, into any) error {
+	data, err := c.call(http.MethodPost, path, bytes.NewReader(body), http.Header{"Content-Type": {"application/json"}})
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, into)
+}
+
+// describe hashes a file.
+func describe(path, name string, p *progress) (httpapi.File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return httpapi.File{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return httpapi.File{}, err
+	}
+	h := sha256.New()
+	if _, err := io.Copy(h, p.reader(f, "hashing "+name, 0, info.Size())); err != nil {
+		return httpapi.File{}, fmt.Errorf("hash %s: %w", path, err)
+	}
+	return httpapi.File{Path: name, Size: info.Size(), SHA256: hex.EncodeToString(h.Sum(nil))}, nil
+}
+
+// send uploads the rest of a file.
+func (c *client) send(id, path string, f httpapi.UploadFile, p *progress) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	rest := io.NewSectionReader(file, f.Have, f.Size-f.Have)
+	route := fmt.Sprintf("/smolgym/v1/uploads/%s/files/%s?offset=%d", id, url.PathEscape(f.Path), f.Have)
+	body := &sized{Reader: p.reader(rest, "sending "+f.Path, f.Have, f.Size), n: rest.Size()}
+	_, err = c.call(http.MethodPut, route, body, http.Header{"Content-Type": {"application/octet-stream"}})
+	return err
+}
+
+// sized is a body of known length.
+type sized struct {
+	io.Reader
+	n int64
+}
+
+func (s *sized) Size() int64 { return s.n }
+
+// progress tells on stderr how far a long copy is: at most once a second, and
+// nothing of copies that take less.
+type progress struct {
+	out  io.Writer
+	last time.Time
+}
+
+func (p *progress) line(text string) {
+	fmt.Fprintln(p.out, text)
+	p.last = time.Now()
+}
+
+type progressReader struct {
+	io.Reader
+	p           *progress
+	what        string
+	done, total int64
+}
+
+func (p *progress) reader(r io.Reader, what string, done, total int64) io.Reader {
+	p.last = time.Now()
+	return &progressReader{r, p, what, done, total}
+}
+
+func (r *progressReader) Read(b []byte) (int, error) {
+	n, err := r.Reader.Read(b)
+	r.done += int64(n)
+	if time.Since(r.p.last) > time.Second {
+		r.p.line(fmt.Sprintf("%s: %s of %s", r.what, size(r.done), size(r.total)))
+	}
+	return n, err
+}
