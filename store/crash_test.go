@@ -247,35 +247,7 @@ func TestDamagedFile(t *testing.T) {
 	good, err := os.ReadFile(path)
 	must(t, err)
 
-	try := func(name string, raw []byte) (opened bool, problems int) {
-		t.Helper()
-		// A folder of its own: bbolt may panic on opening and leave its lock behind.
-		file := filepath.Join(t.TempDir(), "smolgym.db")
-		must(t, os.WriteFile(file, raw, 0o600))
-		db, err := Open(file, Options{Now: newClock().Now, Blob: smallBlobs})
-		if err != nil {
-			if !errors.Is(err, ErrDamaged) && !errors.Is(err, blob.ErrCorrupt) && !errors.Is(err, ErrInvalid) {
-				t.Errorf("%s: refused with %v", name, err)
-			}
-			if errors.Is(err, ErrDamaged) && !strings.Contains(err.Error(), "backup") {
-				t.Errorf("%s: no advice in %v", name, err)
-			}
-			return false, 0
-		}
-		report, err := db.Check(t.Context(), true)
-		if err != nil && !errors.Is(err, ErrDamaged) && !errors.Is(err, blob.ErrCorrupt) {
-			t.Errorf("%s: check: %v", name, err)
-		}
-		_, _, err = db.Runs(Page{})
-		if err != nil && !errors.Is(err, ErrDamaged) {
-			t.Errorf("%s: list: %v", name, err)
-		}
-		if err := db.Close(); err != nil && !errors.Is(err, ErrDamaged) {
-			t.Errorf("%s: close: %v", name, err)
-		}
-		return true, len(report.Problems)
-	}
-	if opened, problems := try("intact", good); !opened || problems != 0 {
+	if opened, problems := tryOpen(t, "intact", good); !opened || problems != 0 {
 		t.Fatalf("intact file: opened %v, %d problems", opened, problems)
 	}
 	for name, raw := range map[string][]byte{
@@ -286,7 +258,7 @@ func TestDamagedFile(t *testing.T) {
 		"zeroes":        make([]byte, 1<<20),
 		"headers wiped": append(make([]byte, 2*pageSize), good[2*pageSize:]...),
 	} {
-		if opened, _ := try(name, raw); opened {
+		if opened, _ := tryOpen(t, name, raw); opened {
 			t.Errorf("%s: opened", name)
 		}
 	}
@@ -304,7 +276,7 @@ func TestDamagedFile(t *testing.T) {
 		for range 1 + rng.IntN(4) { // in the header and the elements behind it
 			raw[p*pageSize+rng.IntN(64)] ^= byte(1 + rng.IntN(255))
 		}
-		opened, problems := try(fmt.Sprint("flip ", i), raw)
+		opened, problems := tryOpen(t, fmt.Sprint("flip ", i), raw)
 		switch {
 		case !opened:
 			refused++
@@ -316,6 +288,37 @@ func TestDamagedFile(t *testing.T) {
 		t.Errorf("of 60 broken pages %d stopped the start, %d were found", refused, found)
 	}
 	t.Logf("of 60 broken pages %d stopped the start, %d were found by check", refused, found)
+}
+
+// tryOpen opens and checks a file of these bytes; every failure must be one that
+// tells of damage.
+func tryOpen(t *testing.T, name string, raw []byte) (opened bool, problems int) {
+	t.Helper()
+	// A folder of its own: bbolt may panic on opening and leave its lock behind.
+	file := filepath.Join(t.TempDir(), "smolgym.db")
+	must(t, os.WriteFile(file, raw, 0o600))
+	db, err := Open(file, Options{Now: newClock().Now, Blob: smallBlobs})
+	if err != nil {
+		if !errors.Is(err, ErrDamaged) && !errors.Is(err, blob.ErrCorrupt) && !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: refused with %v", name, err)
+		}
+		if errors.Is(err, ErrDamaged) && !strings.Contains(err.Error(), "backup") {
+			t.Errorf("%s: no advice in %v", name, err)
+		}
+		return false, 0
+	}
+	report, err := db.Check(t.Context(), true)
+	if err != nil && !errors.Is(err, ErrDamaged) && !errors.Is(err, blob.ErrCorrupt) {
+		t.Errorf("%s: check: %v", name, err)
+	}
+	_, _, err = db.Runs(Page{})
+	if err != nil && !errors.Is(err, ErrDamaged) {
+		t.Errorf("%s: list: %v", name, err)
+	}
+	if err := db.Close(); err != nil && !errors.Is(err, ErrDamaged) {
+		t.Errorf("%s: close: %v", name, err)
+	}
+	return true, len(report.Problems)
 }
 
 func TestSecondProcess(t *testing.T) {
