@@ -2,7 +2,7 @@
 //! marks of what the template wrote.
 use crate::text::{self, charge, fail, soft_str, Args};
 use crate::tojson::tojson;
-use minijinja::value::{track, Rest, Value, ValueKind};
+use minijinja::value::{track, Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State};
 
 /// Widest padding that a template gets.
@@ -11,7 +11,9 @@ pub const WIDEST: usize = 100_000;
 pub fn register(env: &mut Environment<'static>) {
     minijinja_contrib::add_to_environment(env);
     env.add_filter("__generation", |v: &Value| track::generation(v));
-    env.add_filter("tojson", |state: &State, v: &Value, a: Rest<Value>| tojson(state, v, &a));
+    env.add_filter("tojson", |state: &State, v: &Value, a: Rest<ValueOrKwargs>| {
+        tojson(state, v, &a.into_values())
+    });
     env.add_filter("string", |state: &State, v: &Value| -> Result<Value, Error> {
         let rv = soft_str(v);
         charge(state, rv.as_str().map_or(0, |x| x.len()))?;
@@ -25,6 +27,7 @@ pub fn register(env: &mut Environment<'static>) {
         Some(_) => v.clone(),
         None => Value::from_safe_string(v.to_string()),
     });
+    env.add_filter("indent", indent);
     env.add_filter("truncate", truncate);
     env.add_filter("center", |v: &Value, width: Option<usize>| {
         text_pad(&v.to_string(), width.unwrap_or(80), " ", Pad::Both)
@@ -76,7 +79,8 @@ fn trim(v: &Value, chars: Option<&str>) -> Value {
     }
 }
 
-fn replace(state: &State, v: &Value, args: Rest<Value>) -> Result<Value, Error> {
+fn replace(state: &State, v: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let args = args.into_values();
     let args = Args::new(&args);
     let (old, new, count) = (args.get(0, "old"), args.get(1, "new"), args.get(2, "count"));
     args.done(3)?;
@@ -91,7 +95,8 @@ fn replace(state: &State, v: &Value, args: Rest<Value>) -> Result<Value, Error> 
     text::replace(state, &v, &old.to_string(), &soft_str(&new), count)
 }
 
-fn join(state: &State, v: &Value, args: Rest<Value>) -> Result<Value, Error> {
+fn join(state: &State, v: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let args = args.into_values();
     let args = Args::new(&args);
     let (joiner, attribute) = (args.get(0, "d"), args.get(1, "attribute"));
     args.done(2)?;
@@ -122,7 +127,49 @@ fn join(state: &State, v: &Value, args: Rest<Value>) -> Result<Value, Error> {
     text::join(state, &Value::from(parts), &joiner)
 }
 
-fn truncate(v: &Value, args: Rest<Value>) -> Result<Value, Error> {
+fn indent(state: &State, v: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let args = args.into_values();
+    let args = Args::new(&args);
+    let width = args.get(0, "width").unwrap_or_else(|| Value::from(4));
+    let first = args.get(1, "first").is_some_and(|x| x.is_true());
+    let blank = args.get(2, "blank").is_some_and(|x| x.is_true());
+    args.done(3)?;
+    let width = match width.as_str() {
+        Some(_) => width,
+        None => match usize::try_from(width)? {
+            n if n > WIDEST => return fail(format!("width {n} is more than {WIDEST}")),
+            n => Value::from(" ".repeat(n)),
+        },
+    };
+    let v = soft_str(v);
+    let s = v.as_str().unwrap_or("");
+    // a final line break makes a last, empty line
+    let mut lines = text::split_lines(s, false);
+    if s.is_empty() || text::split_lines(&s[s.len() - last_width(s)..], false) == [""] {
+        lines.push(&s[s.len()..]);
+    }
+    charge(state, lines.len().saturating_mul(64 + width.as_str().map_or(0, |x| x.len())))?;
+    let mut rv = track::Builder::default();
+    for (i, line) in lines.into_iter().enumerate() {
+        if i > 0 {
+            rv.push_str("\n");
+        }
+        if if i == 0 { first } else { blank || !line.is_empty() } {
+            rv.push_value(&width);
+        }
+        let start = text::offset(s, line);
+        rv.push_slice(&v, start, start + line.len());
+    }
+    Ok(rv.finish())
+}
+
+/// Bytes of the last character.
+fn last_width(s: &str) -> usize {
+    s.chars().next_back().map_or(0, |c| c.len_utf8())
+}
+
+fn truncate(v: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let args = args.into_values();
     let args = Args::new(&args);
     let length = args.get(0, "length").map_or(Ok(255), usize::try_from)?;
     let kill = args.get(1, "killwords").is_some_and(|x| x.is_true());
@@ -172,7 +219,8 @@ fn whole(f: f64) -> Option<Value> {
     (f.is_finite() && f.abs() < 1e38).then(|| Value::from(f.trunc() as i128))
 }
 
-fn int(v: &Value, args: Rest<Value>) -> Result<Value, Error> {
+fn int(v: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let args = args.into_values();
     let args = Args::new(&args);
     let default = args.get(0, "default").unwrap_or_else(|| Value::from(0));
     let base = args.get(1, "base").map_or(Ok(10), u32::try_from)?;

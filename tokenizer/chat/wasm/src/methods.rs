@@ -123,6 +123,8 @@ fn string(state: &State, v: &Value, name: &str, args: &[Value]) -> Result<Option
                 None => return fail("substring not found"),
             }
         }
+        "title" => Value::from(title(s)),
+        "istitle" => Value::from(s.chars().any(char::is_alphabetic) && title(s) == s),
         "casefold" => Value::from(s.to_lowercase().replace('ß', "ss")),
         "swapcase" => Value::from(swap_case(s)),
         "zfill" => {
@@ -183,4 +185,19 @@ fn swap_case(s: &str) -> String {
             false => c.to_uppercase().to_string(),
         })
         .collect()
+}
+
+/// Upper case where a word begins, lower case inside; any letter after a
+/// character that is none begins a word.
+fn title(s: &str) -> String {
+    let mut rv = String::with_capacity(s.len());
+    let mut inside = false;
+    for c in s.chars() {
+        match inside {
+            true => rv.extend(c.to_lowercase()),
+            false => rv.extend(c.to_uppercase()),
+        }
+        inside = c.is_alphabetic();
+    }
+    rv
 }

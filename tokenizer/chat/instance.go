@@ -1,0 +1,107 @@
+package chat
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/sys"
+)
+
+// keepBytes is the most memory of an instance that goes back to the pool: WebAssembly memory never shrinks.
+const keepBytes = 16 << 20
+
+// idleInstances is how many instances of one template wait for work.
+const idleInstances = 4
+
+// instance is the module with one template loaded. It belongs to one goroutine at a time.
+type instance struct {
+	module                                api.Module
+	alloc, dealloc, load, run, exhaustedF api.Function
+	limits                                Limits
+	broken                                bool // trapped or ended by its deadline
+}
+
+// open makes an instance and loads the template into it.
+func (t *Template) open(ctx context.Context) (*instance, error) {
+	e := t.engine
+	m, err := e.runtime.InstantiateModule(context.WithoutCancel(ctx), e.module, wazero.NewModuleConfig().WithName(""))
+	if err != nil {
+		return nil, fmt.Errorf("start template instance: %w", err)
+	}
+	f := m.ExportedFunction
+	in := &instance{
+		module: m, limits: e.limits,
+		alloc: f("alloc"), dealloc: f("dealloc"), load: f("load"), run: f("run"), exhaustedF: f("exhausted"),
+	}
+	if _, err := in.call(ctx, in.load, t.request); err != nil {
+		in.close()
+		return nil, err
+	}
+	return in, nil
+}
+
+func (in *instance) close() {
+	// closing an instance only drops memory; it has no handles that could fail
+	_ = in.module.Close(context.Background())
+}
+
+// call passes a request to fn and gives the reply's payload.
+func (in *instance) call(parent context.Context, fn api.Function, request []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(parent, in.limits.Time)
+	defer cancel()
+	at, err := in.alloc.Call(ctx, uint64(len(request)))
+	if err != nil {
+		return nil, in.trap(parent, ctx, err)
+	}
+	if !in.module.Memory().Write(uint32(at[0]), request) {
+		in.broken = true
+		return nil, &LimitError{Limit: "memory", Detail: fmt.Sprintf("%d bytes", in.limits.Memory)}
+	}
+	packed, err := fn.Call(ctx, at[0], uint64(len(request)))
+	if err != nil {
+		return nil, in.trap(parent, ctx, err)
+	}
+	addr, size := uint32(packed[0]>>32), uint32(packed[0])
+	view, ok := in.module.Memory().Read(addr, size)
+	if !ok || size == 0 {
+		in.broken = true
+		return nil, fmt.Errorf("render chat template: reply outside of the instance's memory: %w", ErrRender)
+	}
+	outcome, payload := view[0], append([]byte(nil), view[1:]...)
+	for _, b := range [][2]uint64{{uint64(addr), uint64(size)}, {at[0], uint64(len(request))}} {
+		if _, err := in.dealloc.Call(ctx, b[0], b[1]); err != nil {
+			return nil, in.trap(parent, ctx, err)
+		}
+	}
+	if outcome != outcomeOK {
+		return nil, outcomeError(outcome, string(payload), in.limits)
+	}
+	return payload, nil
+}
+
+// trap says why the module stopped, and marks the instance as of no further use.
+func (in *instance) trap(parent, ctx context.Context, err error) error {
+	in.broken = true
+	var exit *sys.ExitError
+	switch {
+	case parent.Err() != nil:
+		return fmt.Errorf("render chat template: %w", parent.Err())
+	case ctx.Err() != nil, errors.As(err, &exit):
+		return &LimitError{Limit: "time", Detail: in.limits.Time.String()}
+	case in.exhausted():
+		return &LimitError{Limit: "memory", Detail: fmt.Sprintf("%d bytes", in.limits.Memory)}
+	case strings.Contains(err.Error(), "stack overflow"), strings.Contains(err.Error(), "out of bounds memory access"):
+		// the module's stack lies below its data, so that running over it is an access out of bounds
+		return &LimitError{Limit: "recursion", Detail: "the interpreter's stack"}
+	}
+	return fmt.Errorf("render chat template: the interpreter stopped: %.200v: %w", err, ErrRender)
+}
+
+func (in *instance) exhausted() bool {
+	r, err := in.exhaustedF.Call(context.Background())
+	return err == nil && r[0] == 1
+}
