@@ -127,7 +127,8 @@ func (a *Appliance) newFuture(kind Kind, owner string, seq int64, sum digest, wa
 }
 
 // settle ends the work. Small results are recorded, so that a client may ask for
-// them after a restart too.
+// them after a restart too; what the work left on disk, such as a checkpoint, is
+// told of only when the result is there as well.
 func (a *Appliance) settle(f *future, result any, err error) {
 	f.finished = a.now()
 	if err != nil {
@@ -141,24 +142,26 @@ func (a *Appliance) settle(f *future, result any, err error) {
 	} else {
 		f.result = result
 	}
-	if f.durable() {
-		a.record.future(f)
+	switch f.kind {
+	case KindForward, KindForwardBackward, KindSample:
+		a.finish(f)
+	case KindOptimStep:
+		// Its effect is in memory: nothing is gained by waiting for the disk.
+		a.record.future(f, nil)
+		a.finish(f)
+	default:
+		a.record.future(f, func() { a.finish(f) })
 	}
+}
+
+// finish lets those who wait see the result.
+func (a *Appliance) finish(f *future) {
 	t := a.futures
 	t.mu.Lock()
 	t.finished = append(t.finished, f)
 	t.open[f.kind]--
 	t.mu.Unlock()
 	close(f.done)
-}
-
-// durable says whether the result is small enough to be worth a record.
-func (f *future) durable() bool {
-	switch f.kind {
-	case KindForward, KindForwardBackward, KindSample:
-		return false
-	}
-	return true
 }
 
 // stored is the record of a finished future.

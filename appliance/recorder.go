@@ -20,6 +20,7 @@ type recorder struct {
 
 	mu       sync.Mutex // guards what follows
 	futures  []store.Future
+	then     []func() // to be called when the futures are on disk
 	samplers []store.Sampler
 	seen     map[string]time.Time // sessions
 }
@@ -35,16 +36,21 @@ func (r *recorder) signal() {
 	}
 }
 
-// future queues a finished future.
-func (r *recorder) future(f *future) {
+// future queues a finished future; then, if not nil, is called once it is on disk
+// or, with a line in the log, can't be put there.
+func (r *recorder) future(f *future, then func()) {
 	rec, err := f.stored()
+	r.mu.Lock()
+	if err == nil {
+		r.futures = append(r.futures, rec)
+	}
+	if then != nil {
+		r.then = append(r.then, then)
+	}
+	r.mu.Unlock()
 	if err != nil {
 		r.log.Error("record result", "error", err)
-		return
 	}
-	r.mu.Lock()
-	r.futures = append(r.futures, rec)
-	r.mu.Unlock()
 	r.signal()
 }
 
@@ -79,13 +85,16 @@ func (r *recorder) flush() {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	r.mu.Lock()
-	fs, ss, seen := r.futures, r.samplers, r.seen
-	r.futures, r.samplers, r.seen = nil, nil, map[string]time.Time{}
+	fs, then, ss, seen := r.futures, r.then, r.samplers, r.seen
+	r.futures, r.then, r.samplers, r.seen = nil, nil, nil, map[string]time.Time{}
 	r.mu.Unlock()
 	if len(fs) > 0 {
 		if err := r.db.PutFutures(fs); err != nil {
 			r.log.Error("record results", "count", len(fs), "error", err)
 		}
+	}
+	for _, fn := range then {
+		fn()
 	}
 	for _, s := range ss {
 		if err := r.db.PutSampler(s); err != nil {
