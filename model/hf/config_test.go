@@ -344,7 +344,6 @@ var hostileConfigs = []struct {
 	{`{"rope_theta":20000,"rope_parameters":{"rope_theta":10000}}`, []string{"rope_theta is 20000"}},
 	{`{"rope_scaling":{"factor":2},"rope_parameters":{"factor":3}}`, []string{"rope_parameters", "rope_scaling"}},
 	{`{"rope_scaling":"linear"}`, []string{"rope_scaling"}},
-	{`{"rope_scaling":{"type":"ntk","factor":2}}`, []string{`rope_scaling.rope_type is "ntk"`}},
 	{`{"rope_scaling":{"type":"linear","rope_type":"yarn","factor":2}}`, []string{"rope_scaling.rope_type", "rope_scaling.type"}},
 	{`{"rope_scaling":{"type":"linear"}}`, []string{"rope_scaling.factor is missing"}},
 	{`{"rope_scaling":{"type":"linear","factor":0}}`, []string{"rope_scaling.factor is 0"}},

@@ -132,8 +132,7 @@ func (c *Config) ropeOf(r *reader) Rope {
 
 	rule, known := ropeTypes[o.Type]
 	if !known {
-		r.problem("%srope_type is %q: default, linear, dynamic, yarn, longrope and llama3 are known", r.prefix, shorten(o.Type))
-		return o
+		return o // the family's builder refuses it, together with all else it can't take
 	}
 	for _, field := range rule.needs {
 		if _, v := r.find(field); v == nil {
