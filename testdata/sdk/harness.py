@@ -25,8 +25,8 @@ WAIT = 60  # seconds: no single answer in these tests may take longer
 class Server:
     """One `smolgym serve` on a free port and a data folder of its own."""
 
-    def __init__(self, root, *flags):
-        self.root, self.flags = Path(root), flags
+    def __init__(self, root, *flags, cpus=None):
+        self.root, self.flags, self.cpus = Path(root), flags, cpus
         self.root.mkdir(parents=True, exist_ok=True)
         self.data, self.log = self.root / "data", self.root.parent / (self.root.name + ".log")
         with socket.socket() as s:  # the same port after a restart, so that clients find it again
@@ -40,7 +40,8 @@ class Server:
         with open(self.log, "ab") as log:
             self.proc = subprocess.Popen(
                 [BINARY, "serve", "--addr", f"127.0.0.1:{self.port}", "--data", str(self.data), *self.flags],
-                stdout=log, stderr=log, cwd=self.root.parent)
+                stdout=log, stderr=log, cwd=self.root.parent,
+                preexec_fn=(lambda: os.sched_setaffinity(0, self.cpus)) if self.cpus else None)
         while time.monotonic() - began < 30:
             if self.proc.poll() is not None:
                 raise RuntimeError(f"server exited with {self.proc.returncode} at start:\n{self.tail()}")
@@ -67,6 +68,13 @@ class Server:
     def restart(self, how=signal.SIGTERM):
         self.stop(how)
         return self.start()
+
+    def resident(self):
+        """Bytes of memory the server holds."""
+        for line in open(f"/proc/{self.proc.pid}/status"):
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) << 10
+        raise AssertionError("no VmRSS")
 
     def alive(self):
         assert self.proc.poll() is None, f"the server died:\n{self.tail()}"

@@ -1,8 +1,10 @@
 """A restart, gentle or not, loses nothing that was saved; the next step is the same bits."""
+import os
 import signal
 
 import pytest
-from harness import Wire, bits, datum, get, lora, probe, probe_data, scores, train
+from harness import (Server, Wire, bits, datum, get, lora, probe, probe_data, prompt, sampler_of, scores, train)
+from tinker import types
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
@@ -39,6 +41,27 @@ def test_fr14_resume_after_a_restart(own_server, tiny, rank, how):
     other = lora(c, tiny.name)
     assert other.model_id != run.model_id
     c.close("success").result(timeout=20)
+
+
+def test_the_number_of_threads_is_not_seen(tmp_path, folders, server, tiny):
+    """Weights and samples are the same bits on one processor as on all."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one processor here: nothing to compare")
+    one, ends = Server(tmp_path / "one", cpus={min(os.sched_getaffinity(0))}).start(), []
+    try:
+        one.add_model(tiny.name, folders["tiny"])
+        for s in (one, server):
+            c = s.client()
+            for rank in (8, 0):
+                run = get(c.create_lora_training_client(base_model=tiny.name, rank=rank, seed=4))
+                train(run, probe_data(tiny.vocab, 6, 100), 3)
+                seqs = get(sampler_of(run).sample(prompt(tiny.encode("threads")), 4, types.SamplingParams(
+                    max_tokens=30, seed=2, stop=[]))).sequences
+                ends.append((probe(run, tiny.vocab), [(q.tokens, bits(q.logprobs)) for q in seqs]))
+            c.close("success").result(timeout=20)
+    finally:
+        one.stop()
+    assert ends[:2] == ends[2:]
 
 
 def test_starts_fast_and_keeps_to_its_folder(own_server):

@@ -4,7 +4,7 @@ import pytest
 from harness import adam, get, policy_datum, prompt
 from tinker import types
 
-STEPS, GROUP, LENGTH = 8, 16, 8
+STEPS, GROUP, LENGTH = 12, 16, 8
 
 
 def reward_of(tokens, liked):

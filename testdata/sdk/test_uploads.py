@@ -1,4 +1,5 @@
 """Model folders that must be refused, each by name, and the server goes on."""
+import hashlib
 import json
 import os
 import struct
@@ -6,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 import tiny_model
-from harness import get, scores
+from harness import Wire, get, scores
 
 
 def edit(folder, **change):
@@ -125,8 +126,9 @@ def test_fr17_refused(server, folders, scratch, label):
     change, words = SPOILT[label]
     folder = scratch(folders["tiny"], label)
     change(folder)
-    name = "spoilt/" + "".join(c if c.isalnum() else "-" for c in label).strip("-")[:40]
+    name, before = f"spoilt/n{list(SPOILT).index(label)}", server.resident()
     p = server.cli("model", "add", name, folder, check=False)
+    assert server.resident() - before < 50 << 20
     assert p.returncode == 1, (p.returncode, p.stdout, p.stderr)
     for leak in ("goroutine ", "panic:", "runtime error"):
         assert leak not in p.stderr
@@ -143,6 +145,40 @@ def test_every_gap_is_named_at_once(server, folders, scratch):
     edit(folder, rope_scaling=dict(rope_type="spiral", factor=2.0), hidden_act="wobble")
     p = server.cli("model", "add", "spoilt/gaps", folder, check=False)
     assert p.returncode == 1 and "spiral" in p.stderr and "wobble" in p.stderr, p.stderr
+
+
+def announce(name, *files):
+    return json.dumps(dict(name=name, files=[
+        dict(path=f, size=4, sha256=hashlib.sha256(b"data").hexdigest()) for f in files])).encode()
+
+
+BAD_NAMES = ["/etc/passwd", "../escape", "a/../../b", "nul\x00byte", "n" * 4096, "", ".", "..", "a\\b", "line\nbreak"]
+
+
+@pytest.mark.parametrize("bad", BAD_NAMES, ids=lambda n: repr(n)[:16])
+def test_names_by_http(server, bad):
+    """As the name of a model or of a file: refused at once, and nothing is written outside the data folder."""
+    wire, before = Wire(server.url), sorted(p.name for p in server.root.iterdir())
+    for body in (announce(bad, "config.json"), announce("spoilt/name", bad)):
+        status, kind, raw = wire.send("POST", "/smolgym/v1/uploads", body)
+        assert status == 400 and kind.startswith("application/json"), (status, raw)
+        assert len(raw) < 2000, "the answer repeats a long name"
+    assert sorted(p.name for p in server.root.iterdir()) == before
+    server.alive()
+
+
+def test_bytes_that_are_not_what_was_announced(server):
+    """A wrong hash is refused; the upload is not offered as a model."""
+    wire = Wire(server.url)
+    status, _, raw = wire.send("POST", "/smolgym/v1/uploads", announce("spoilt/hash", "config.json"))
+    assert status == 200, raw
+    upload = json.loads(raw)["id"]
+    status, _, raw = wire.send("PUT", f"/smolgym/v1/uploads/{upload}/files/config.json?offset=0", b"DATA",
+                               "application/octet-stream")
+    assert status == 400 and b"config.json" in raw, (status, raw)
+    status, _, raw = wire.send("POST", f"/smolgym/v1/uploads/{upload}/commit")
+    assert status == 400, (status, raw)
+    assert "spoilt/hash" not in server.cli("model", "list").stdout
 
 
 def test_no_folder(server, tmp_path):
