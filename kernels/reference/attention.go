@@ -6,16 +6,25 @@ import (
 	"smolgym/model/ir"
 )
 
+// capped is a score under its bound, and the slope there.
+func capped(s, bound float64) (capped, slope float64) {
+	if bound == 0 {
+		return s, 1
+	}
+	t := math.Tanh(s / bound)
+	return bound * t, 1 - t*t
+}
+
 // scores fills p with the softmax weights of one query over keys [first, last]
 // and gives the log of the sum of exponentials.
-func scores[F real](p []float64, q []F, key func(i int) []F, first, last int, scale float64) float64 {
+func scores[F real](p []float64, q []F, key func(i int) []F, first, last int, a ir.Attrs) float64 {
 	top := math.Inf(-1)
 	for i := first; i <= last; i++ {
 		dot := 0.0
 		for k, v := range key(i) {
 			dot += float64(q[k]) * float64(v)
 		}
-		p[i] = dot * scale
+		p[i], _ = capped(dot*a.Scale, a.Softcap)
 		top = math.Max(top, p[i])
 	}
 	sum := 0.0
@@ -52,7 +61,7 @@ func attention[F real](c *call[F]) {
 				key := func(i int) []F { return head(k.row(from+i), kv, d) }
 				value := func(i int) []F { return head(v.row(from+i), kv, d) }
 				first := firstKey(t-from, a.Window)
-				l := scores(p, head(q.row(t), h, d), key, first, t-from, a.Scale)
+				l := scores(p, head(q.row(t), h, d), key, first, t-from, a)
 				lse.f[t*a.Heads+h] = F(l)
 				weighted(head(out.row(t), h, d), p, value, first, t-from)
 			}
@@ -86,8 +95,9 @@ func attentionGrad[F real](c *call[F]) {
 				at := t*q.cols() + h*d
 				for i := from + firstKey(t-from, a.Window); i <= t; i++ {
 					ki, vi := head(k.row(i), kv, d), head(v.row(i), kv, d)
-					p := math.Exp(a.Scale*dot(qt, ki) - l)
-					ds := a.Scale * p * (dot(do, vi) - delta)
+					score, slope := capped(a.Scale*dot(qt, ki), a.Softcap)
+					p := math.Exp(score - l)
+					ds := a.Scale * slope * p * (dot(do, vi) - delta)
 					ai := i*k.cols() + kv*d
 					for e := range d {
 						dq[at+e] += ds * float64(ki[e])
@@ -143,7 +153,7 @@ func pagedAttention[F real](c *call[F]) {
 				key := func(i int) []F { return head(cached(kcache, table, s, i, a, a.KVHeads*d), kv, d) }
 				value := func(i int) []F { return head(cached(vcache, table, s, i, a, a.KVHeads*d), kv, d) }
 				first := firstKey(at, a.Window)
-				scores(p, head(q.row(t), h, d), key, first, at, a.Scale)
+				scores(p, head(q.row(t), h, d), key, first, at, a)
 				weighted(head(c.out[0].row(t), h, d), p, value, first, at)
 			}
 		}

@@ -2,6 +2,7 @@ package reference
 
 import (
 	"fmt"
+	"math"
 
 	"smolgym/kernels"
 	"smolgym/model/ir"
@@ -41,8 +42,55 @@ func (c *call[F]) check() error {
 			return err
 		}
 		return offsetsRise(c.in[3].i, c.in[2].rows())
-	case ir.OpAttentionGrad:
+	case ir.OpAttentionGrad, ir.OpDeltaGrad:
 		return offsetsRise(c.in[6].i, c.in[0].rows())
+	case ir.OpConv, ir.OpConvGrad:
+		return offsetsRise(c.in[2].i, c.in[0].rows())
+	case ir.OpConvGradW:
+		return offsetsRise(c.in[3].i, c.in[1].rows())
+	case ir.OpDelta:
+		return offsetsRise(c.in[5].i, c.in[0].rows())
+	case ir.OpConvState:
+		return checkSlots(c.in[1].rows(), c.in[3].i, c.in[4].i, c.in[5].i, c.in[0].shape[0])
+	case ir.OpDeltaState:
+		return checkSlots(c.in[1].rows(), c.in[6].i, c.in[7].i, c.in[8].i, c.in[0].shape[0])
+	case ir.OpExpertLinear, ir.OpExpertGradX:
+		return c.checkExperts(2, c.in[1].shape[0])
+	case ir.OpTopKGrad:
+		return c.checkExperts(1, c.in[0].cols())
+	case ir.OpExpertGradW:
+		if err := c.checkExperts(3, c.in[0].shape[0]); err != nil {
+			return err
+		}
+		return offsetsRise(c.in[4].i, c.in[3].shape[0])
+	}
+	return nil
+}
+
+func (c *call[F]) checkExperts(k, n int) error {
+	if c.in[k].computed {
+		return nil
+	}
+	return inRange("experts", c.in[k].i, n)
+}
+
+// checkSlots: sequences have states of their own, inside the state tensor.
+func checkSlots(rows int, offsets, start, slot []int32, n int) error {
+	if err := offsetsRise(offsets, rows); err != nil {
+		return err
+	}
+	if err := inRange("slot", slot, n); err != nil {
+		return err
+	}
+	taken := make(map[int32]bool, len(slot))
+	for s, at := range start {
+		if at < 0 || int64(at)+int64(offsets[s+1]-offsets[s]) > math.MaxInt32 {
+			return fmt.Errorf("%w: start[%d] is %d, must be from 0", kernels.ErrInput, s, at)
+		}
+		if taken[slot[s]] {
+			return fmt.Errorf("%w: slot[%d] is %d, which another sequence of the batch has", kernels.ErrInput, s, slot[s])
+		}
+		taken[slot[s]] = true
 	}
 	return nil
 }

@@ -149,7 +149,7 @@ func (d *Device) Run(p *ir.Program, dims ir.Dims, slots []kernels.Buffer, arena 
 
 // bind finds the memory of every operand.
 func (d *Device) bind(p *ir.Program, dims ir.Dims, slots []kernels.Buffer, arena kernels.Buffer) ([]*call[float32], error) {
-	for s := ir.T; s <= ir.B; s++ {
+	for s := ir.T; s <= ir.L; s++ {
 		if n := dims.Of(s); n < 0 || n > p.Capacity.Of(s) {
 			return nil, fmt.Errorf("%w: %s is %d, the program was planned for %d", kernels.ErrInput, s, n, p.Capacity.Of(s))
 		}
@@ -197,6 +197,7 @@ func (d *Device) operand(t ir.Type, ref ir.Ref, dims ir.Dims, slots []kernels.Bu
 		out.shape = append(out.shape, dim.Size(dims))
 	}
 	buf, offset := arena, ref.Offset
+	out.computed = ref.Space == ir.Arena
 	if ref.Space == ir.External {
 		if ref.Slot < 0 || ref.Slot >= len(slots) {
 			return out, fmt.Errorf("%w: slot %d of %d", kernels.ErrInput, ref.Slot, len(slots))

@@ -2,6 +2,14 @@ package reference
 
 import "math"
 
+// unit is what the stored weight lacks.
+func unit[F real](c *call[F]) float64 {
+	if c.attr.Unit {
+		return 1
+	}
+	return 0
+}
+
 // rmsNorm: x[rows,G*D], w[D] -> x / sqrt(mean(x²) + eps) * w, over each group of D.
 func rmsNorm[F real](c *call[F]) {
 	w, d := c.in[1].f, c.in[1].cols()
@@ -9,7 +17,7 @@ func rmsNorm[F real](c *call[F]) {
 		x, y := c.in[0].f[i:i+d], c.out[0].f[i:i+d]
 		r := inverseRMS(x, c.attr.Eps)
 		for k, v := range x {
-			y[k] = F(float64(v) * r * float64(w[k]))
+			y[k] = F(float64(v) * r * (float64(w[k]) + unit(c)))
 		}
 	}
 }
@@ -22,11 +30,11 @@ func rmsNormGrad[F real](c *call[F]) {
 		r := inverseRMS(x, c.attr.Eps)
 		dot := 0.0
 		for k, v := range x {
-			dot += float64(w[k]) * float64(dy[k]) * float64(v)
+			dot += (float64(w[k]) + unit(c)) * float64(dy[k]) * float64(v)
 		}
 		f := r * r * r * dot / float64(d)
 		for k, v := range x {
-			dx[k] = F(r*float64(w[k])*float64(dy[k]) - f*float64(v))
+			dx[k] = F(r*(float64(w[k])+unit(c))*float64(dy[k]) - f*float64(v))
 		}
 	}
 }

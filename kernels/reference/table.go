@@ -1,6 +1,10 @@
 package reference
 
-import "smolgym/model/ir"
+import (
+	"math"
+
+	"smolgym/model/ir"
+)
 
 // real is the storage type: float32 on the device, float64 in tests that take
 // finite differences.
@@ -11,6 +15,8 @@ type tensor[F real] struct {
 	shape []int
 	f     []F
 	i     []int32
+
+	computed bool // by an earlier node: integers are right by construction and not there to be checked yet
 }
 
 // rows is the number of rows: the product of all axes but the last.
@@ -62,5 +68,14 @@ func table[F real]() map[ir.Op]kernel[F] {
 		ir.OpSegmentSum: segmentSum[F], ir.OpSegmentExpand: segmentExpand[F],
 
 		ir.OpSumSquares: sumSquares[F], ir.OpAdamW: adamW[F],
+
+		ir.OpLinearT: linearGradX[F], ir.OpAddRow: addRow[F], ir.OpCenter: center[F], ir.OpDecay: decay[F], ir.OpSlice: slice[F], ir.OpSliceGrad: sliceGrad[F],
+		ir.OpTanh: unary[F](math.Tanh), ir.OpSigmoid: unary[F](sigmoid), ir.OpSoftplus: unary[F](softplus),
+		ir.OpGELU: unary[F](gelu), ir.OpGELUTanh: unary[F](geluTanh), ir.OpGELUGrad: binary[F](geluGrad), ir.OpGELUTanhGrad: binary[F](geluTanhGrad),
+		ir.OpTopK: topK[F], ir.OpTopKGrad: topKGrad[F],
+		ir.OpExpertLinear: expertLinear[F], ir.OpExpertGradX: expertGradX[F], ir.OpExpertGradW: expertGradW[F],
+		ir.OpScaleRows: scaleRows[F], ir.OpSumRows: sumRows[F], ir.OpRepeatRows: repeatRows[F], ir.OpRowDot: rowDot[F],
+		ir.OpConv: conv[F], ir.OpConvState: convState[F], ir.OpConvGrad: convGrad[F], ir.OpConvGradW: convGradW[F],
+		ir.OpDelta: delta[F], ir.OpDeltaState: deltaState[F], ir.OpDeltaGrad: deltaGrad[F],
 	}
 }

@@ -199,7 +199,7 @@ func (b *backward) op1(op ir.Op, in ...ir.ID) ir.ID { return b.op(op, ir.Attrs{}
 func (b *backward) add(n *ir.Node, k int, grad ir.ID) error {
 	in := n.In[k]
 	if b.params[in] {
-		return fmt.Errorf("input %d is the parameter %s; only Linear, RMSNorm and Embed have parameter gradients", k, b.g.Value(in).Name)
+		return fmt.Errorf("input %d is the parameter %s; only ops with a weight have parameter gradients", k, b.g.Value(in).Name)
 	}
 	if !b.needs[in] {
 		return nil

@@ -138,14 +138,15 @@ var cases = map[ir.Op]func(b *bench) ir.ID{
 		return b.op(ir.OpLinear, b.x("a"), b.param("w", width, width), b.param("bias", width))
 	},
 	ir.OpRMSNorm: func(b *bench) ir.ID {
-		return b.Op1(ir.OpRMSNorm, ir.Attrs{Eps: 1e-3, Heads: 2}, b.x("a"), b.param("w", width/2))
+		plain := b.Op1(ir.OpRMSNorm, ir.Attrs{Eps: 1e-3, Heads: 2}, b.x("a"), b.param("w", width/2))
+		return b.op(ir.OpAdd, plain, b.Op1(ir.OpRMSNorm, ir.Attrs{Eps: 1e-3, Heads: 1, Unit: true}, b.x("a"), b.param("w2", width)))
 	},
 	ir.OpRope: func(b *bench) ir.ID {
 		cos, sin := b.Declare(ir.ClassConst, "cos", ir.F32, ir.Const(tokens), ir.Const(1)), b.Declare(ir.ClassConst, "sin", ir.F32, ir.Const(tokens), ir.Const(1))
 		return b.Op1(ir.OpRope, ir.Attrs{Heads: 2, HeadDim: 3, Rotary: 2}, b.x("a"), b.Input("ids", ir.I32, ir.Of(ir.T)), cos, sin)
 	},
 	ir.OpAttention: func(b *bench) ir.ID {
-		a := ir.Attrs{Scale: 0.7, Heads: 2, KVHeads: 1, HeadDim: 3}
+		a := ir.Attrs{Scale: 0.7, Heads: 2, KVHeads: 1, HeadDim: 3, Softcap: 1.5}
 		k := b.op(ir.OpLinear, b.x("k"), b.param("wk", 3, width))
 		v := b.op(ir.OpLinear, b.x("v"), b.param("wv", 3, width))
 		return b.Add(ir.OpAttention, a, b.x("q"), k, v, b.offsets)[0]
@@ -174,6 +175,50 @@ var cases = map[ir.Op]func(b *bench) ir.ID{
 	ir.OpSegmentSum: func(b *bench) ir.ID {
 		x := b.x("a")
 		return b.op(ir.OpMul, b.op(ir.OpSegmentExpand, b.op(ir.OpSegmentSum, b.op(ir.OpMul, x, x), b.offsets), b.offsets, x), x)
+	},
+	ir.OpLinearT:  func(b *bench) ir.ID { return b.op(ir.OpLinearT, b.x("a"), b.param("w", width, 4)) },
+	ir.OpAddRow:   func(b *bench) ir.ID { return b.op(ir.OpAddRow, b.x("a"), b.param("w", width)) },
+	ir.OpCenter:   func(b *bench) ir.ID { x := b.x("a"); return b.op(ir.OpMul, b.op(ir.OpCenter, b.op(ir.OpMul, x, x)), x) },
+	ir.OpDecay:    func(b *bench) ir.ID { return b.op(ir.OpDecay, b.x("a"), b.param("w", width)) },
+	ir.OpTanh:     func(b *bench) ir.ID { return b.op(ir.OpTanh, b.x("a")) },
+	ir.OpSigmoid:  func(b *bench) ir.ID { return b.op(ir.OpSigmoid, b.x("a")) },
+	ir.OpSoftplus: func(b *bench) ir.ID { return b.op(ir.OpSoftplus, b.x("a")) },
+	ir.OpGELU:     func(b *bench) ir.ID { return b.op(ir.OpGELU, b.x("a")) },
+	ir.OpGELUTanh: func(b *bench) ir.ID { return b.op(ir.OpGELUTanh, b.x("a")) },
+	ir.OpSlice: func(b *bench) ir.ID {
+		x := b.x("a")
+		take := func(offset int) ir.ID {
+			return b.Op1(ir.OpSlice, ir.Attrs{Heads: 2, Of: 3, HeadDim: 2, Offset: offset}, x)
+		}
+		return b.op(ir.OpMul, take(0), take(1))
+	},
+	ir.OpTopK: func(b *bench) ir.ID {
+		// Far apart, or a difference could change the choice.
+		order := b.Op1(ir.OpScale, ir.Attrs{Scale: 20}, b.data("order"))
+		pick := func(normalise bool) ir.ID {
+			return b.Add(ir.OpTopK, ir.Attrs{Pick: 3, Normalise: normalise}, b.op(ir.OpAdd, b.op(ir.OpTanh, order), b.Op1(ir.OpScale, ir.Attrs{Scale: 0.2}, b.x("a"))))[0]
+		}
+		return b.op(ir.OpAdd, pick(true), pick(false))
+	},
+	ir.OpExpertLinear: func(b *bench) ir.ID {
+		experts := b.Add(ir.OpTopK, ir.Attrs{Pick: 2}, b.data("router"))[1]
+		h := b.op(ir.OpExpertLinear, b.x("a"), b.param("w1", width, 4, width), experts)
+		return b.Op1(ir.OpSumRows, ir.Attrs{Pick: 2}, b.op(ir.OpExpertLinear, b.op(ir.OpTanh, h), b.param("w2", width, 3, 4), experts))
+	},
+	ir.OpScaleRows: func(b *bench) ir.ID {
+		g := b.op(ir.OpSigmoid, b.op(ir.OpLinear, b.x("b"), b.param("w", 1, width)))
+		return b.op(ir.OpScaleRows, b.x("a"), g)
+	},
+	ir.OpSumRows: func(b *bench) ir.ID {
+		weights := b.Add(ir.OpTopK, ir.Attrs{Pick: 2}, b.data("router"))
+		h := b.op(ir.OpExpertLinear, b.x("a"), b.param("w1", width, 4, width), weights[1])
+		return b.Op1(ir.OpSumRows, ir.Attrs{Pick: 2}, b.op(ir.OpScaleRows, h, weights[0]))
+	},
+	ir.OpConv: func(b *bench) ir.ID { return b.op(ir.OpConv, b.x("a"), b.param("w", width, 1, 3), b.offsets) },
+	ir.OpDelta: func(b *bench) ir.ID {
+		a := ir.Attrs{Heads: 2, KVHeads: 1, HeadDim: 3}
+		to := func(name string, n int) ir.ID { return b.op(ir.OpLinear, b.x(name), b.param("w"+name, n, width)) }
+		return b.Op1(ir.OpDelta, a, to("q", 3), to("k", 3), b.x("v"), b.op(ir.OpNeg, b.op(ir.OpSoftplus, to("g", 2))), b.op(ir.OpSigmoid, to("beta", 2)), b.offsets)
 	},
 	ir.OpSegmentExpand: func(b *bench) ir.ID {
 		x := b.x("a")

@@ -65,6 +65,7 @@ func ruleRMSNorm(b *backward, n *ir.Node, dys []ir.ID) error {
 	if err := b.param(n, 1, ir.OpRMSNormGradW, a, n.In[0], dys[0]); err != nil {
 		return err
 	}
+	a.Unit = n.Attr.Unit
 	if !b.needs[n.In[0]] {
 		return nil
 	}

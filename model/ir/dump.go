@@ -59,6 +59,18 @@ func attrText(n *Node) string {
 	if a.Window != 0 {
 		add(AttrWindow, "window=%d", a.Window)
 	}
+	add(AttrOffset, "offset=%d", a.Offset)
+	add(AttrOf, "of=%d", a.Of)
+	add(AttrPick, "pick=%d", a.Pick)
+	if a.Softcap != 0 {
+		add(AttrSoftcap, "softcap=%g", a.Softcap)
+	}
+	if a.Unit {
+		parts = append(parts, "unit")
+	}
+	if a.Normalise {
+		parts = append(parts, "normalise")
+	}
 	if a.Inverse {
 		parts = append(parts, "inverse")
 	}

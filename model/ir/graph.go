@@ -46,9 +46,17 @@ type Attrs struct {
 	Window  int     // Attention: keys a query sees, itself included; 0 = all before it
 	Page    int     // PagedAttention: tokens in a cache page
 	Inverse bool    // Rope: rotate backwards (the gradient)
-	Layer   int     // transformer layer, for yield points; -1 outside the layers
-	Module  string  // module path as in the checkpoint ("model.layers.0.self_attn.q_proj"), for LoRA and names
-	Part    Part    // which train_* switch the module answers to
+
+	Softcap   float64 // Attention: bound of the scores; 0 = none
+	Unit      bool    // RMSNorm: the weight is stored as its difference from one
+	Offset    int     // Slice: first column taken of each group
+	Of        int     // Slice: columns of one group
+	Pick      int     // TopK, SumRows, RepeatRows, RowDot: experts of one token
+	Normalise bool    // TopK: the chosen weights are divided by their sum
+
+	Layer  int    // transformer layer, for yield points; -1 outside the layers
+	Module string // module path as in the checkpoint ("model.layers.0.self_attn.q_proj"), for LoRA and names
+	Part   Part   // which train_* switch the module answers to
 }
 
 // Part groups Linear modules by the SDK's LoRA switches.

@@ -35,13 +35,14 @@ func checkAttrs(spec Spec, a Attrs) error {
 	used := map[AttrSet]bool{
 		AttrEps: a.Eps != 0, AttrScale: a.Scale != 0, AttrHeads: a.Heads != 0, AttrKVHeads: a.KVHeads != 0,
 		AttrHeadDim: a.HeadDim != 0, AttrRotary: a.Rotary != 0, AttrWindow: a.Window != 0, AttrPage: a.Page != 0, AttrInverse: a.Inverse,
+		AttrSoftcap: a.Softcap != 0, AttrUnit: a.Unit, AttrOffset: a.Offset != 0, AttrOf: a.Of != 0, AttrPick: a.Pick != 0, AttrNormalise: a.Normalise,
 	}
 	for attr, set := range used {
 		if set && spec.Attrs&attr == 0 {
-			return fmt.Errorf("%w: %s does not read attribute %#x, yet it is set", ErrInvalid, spec.Name, uint16(attr))
+			return fmt.Errorf("%w: %s does not read attribute %#x, yet it is set", ErrInvalid, spec.Name, uint32(attr))
 		}
 	}
-	if a.Window < 0 || a.Heads < 0 || a.KVHeads < 0 || a.HeadDim < 0 || a.Page < 0 {
+	if a.Window < 0 || a.Heads < 0 || a.KVHeads < 0 || a.HeadDim < 0 || a.Page < 0 || a.Offset < 0 || a.Of < 0 || a.Pick < 0 || a.Softcap < 0 {
 		return fmt.Errorf("%w: negative attribute", ErrInvalid)
 	}
 	return nil

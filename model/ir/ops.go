@@ -22,9 +22,9 @@ const (
 	// Forward.
 	OpEmbed          // ids[T] i32, table[V,D] -> [T,D]
 	OpLinear         // x[rows,K], w[N,K], (bias[N]) -> x·wᵀ + bias [rows,N]
-	OpRMSNorm        // x[rows,G*D], w[D]; Heads=G, Eps -> x/rms(x over D)*w
+	OpRMSNorm        // x[rows,G*D], w[D]; Heads=G, Eps -> x/rms(x over D)*w; Unit: *(w+1)
 	OpRope           // x[T,Heads*HeadDim], pos[T] i32, cos[X,Rotary/2], sin[X,Rotary/2] -> rotated halves; Inverse negates sin
-	OpAttention      // q[T,Heads*D], k[T,KVHeads*D], v[T,KVHeads*D], offsets[S1] i32 -> out[T,Heads*D], lse[T,Heads]; causal inside each sequence
+	OpAttention      // q[T,Heads*D], k[T,KVHeads*D], v[T,KVHeads*D], offsets[S1] i32 -> out[T,Heads*D], lse[T,Heads]; causal inside each sequence; Softcap: scores s become Softcap*tanh(s/Softcap)
 	OpKVWrite        // cache[P,Page*KVHeads*D], x[T,KVHeads*D], offsets[S1], start[S], table[S,B] -> cache (in place)
 	OpPagedAttention // q[T,Heads*D], kcache, vcache, offsets[S1], start[S], table[S,B] -> out[T,Heads*D]; sequence s's token i sits at position start[s]+i
 	OpSiLUMul        // gate[rows,F], up[rows,F] -> gate*sigmoid(gate)*up
@@ -68,6 +68,43 @@ const (
 	OpSumSquares // g -> sum of squares [1]
 	OpAdamW      // w, m, v, g of one shape, hyper[HyperLen] -> w, m, v (in place)
 
+	// What single families need: other norms, activations and layouts.
+	OpLinearT  // x[rows,K], w[K,N] -> x·w [rows,N]: a Linear whose weight is stored transposed
+	OpAddRow   // x[rows,N], b[N] -> x + b
+	OpCenter   // x[rows,D] -> x - mean over D
+	OpDecay    // x[rows,N], a[N] -> -exp(a)*x
+	OpSlice    // x[rows,Heads*Of]; Offset, HeadDim -> columns [Offset,Offset+HeadDim) of each group of Of [rows,Heads*HeadDim]
+	OpTanh     // a
+	OpSigmoid  // a
+	OpSoftplus // a -> log(1+exp(a))
+	OpGELU     // a -> a/2*(1+erf(a/sqrt(2)))
+	OpGELUTanh // a -> a/2*(1+tanh(sqrt(2/pi)*(a+0.044715*a³)))
+
+	// Experts. A token's k experts stand in rows k*t to k*t+k-1.
+	OpTopK         // logits[T,E]; Pick=k, Normalise -> weights[T,k], experts[T,k] i32: the largest of softmax, equal ones by rising expert
+	OpExpertLinear // x[T,K] or [kT,K], w[E,N,K], experts[T,k] i32 -> [kT,N]: each row by its expert's w
+	OpScaleRows    // x[kT,D], w[T,k] -> each row times its weight
+	OpSumRows      // x[kT,D]; Pick=k -> [T,D]
+	OpRepeatRows   // x[T,D]; Pick=k -> [kT,D]
+	OpRowDot       // a[kT,D], b[kT,D]; Pick=k -> dot products [T,k]
+
+	// Linear attention. A sequence's state lives in row slot[s] of a state
+	// tensor; one whose start is 0 begins from zero, whatever the row holds.
+	OpConv       // x[T,C], w[C,1,K], offsets[S1] -> causal convolution of each column inside its sequence
+	OpConvState  // state[L,(K-1)*C], x[T,C], w[C,1,K], offsets, start[S], slot[S] -> state (in place), y[T,C]
+	OpDelta      // q[T,KVHeads*D], k[T,KVHeads*D], v[T,Heads*E], g[T,Heads], beta[T,Heads], offsets; HeadDim=D -> [T,Heads*E]: gated delta rule
+	OpDeltaState // state[L,Heads*D*E], q, k, v, g, beta, offsets, start, slot -> state (in place), out
+
+	OpSliceGrad    // dy[rows,Heads*HeadDim]; Offset, Of -> [rows,Heads*Of], zero outside the slice
+	OpGELUGrad     // x, dy -> dx
+	OpGELUTanhGrad // x, dy -> dx
+	OpTopKGrad     // logits[T,E], experts[T,k], dweights[T,k]; Normalise -> dlogits
+	OpExpertGradX  // dy[kT,N], w[E,N,K], experts[T,k] -> [kT,K]
+	OpExpertGradW  // acc[E,N,K], dy[kT,N], x[T,K] or [kT,K], experts[T,k], offsets -> acc (in place)
+	OpConvGrad     // dy[T,C], w[C,1,K], offsets -> dx
+	OpConvGradW    // acc[C,1,K], dy[T,C], x[T,C], offsets -> acc (in place)
+	OpDeltaGrad    // q, k, v, g, beta, dout, offsets -> dq, dk, dv, dg, dbeta
+
 	numOps
 )
 
@@ -88,7 +125,7 @@ const (
 )
 
 // AttrSet names the attributes an op reads.
-type AttrSet uint16
+type AttrSet uint32
 
 // The attributes.
 const (
@@ -101,6 +138,12 @@ const (
 	AttrWindow
 	AttrPage
 	AttrInverse
+	AttrSoftcap
+	AttrUnit
+	AttrOffset
+	AttrOf
+	AttrPick
+	AttrNormalise
 )
 
 // Gradient says how reverse mode treats an op.
@@ -159,7 +202,7 @@ const (
 var table = [numOps]Spec{
 	OpEmbed:          {Name: "Embed", MinIn: 2, MaxIn: 2, Outputs: 1, Infer: inferEmbed},
 	OpLinear:         {Name: "Linear", MinIn: 2, MaxIn: 3, Outputs: 1, Infer: inferLinear, FLOPs: flopsLinear},
-	OpRMSNorm:        {Name: "RMSNorm", MinIn: 2, MaxIn: 2, Outputs: 1, Reuse: true, Attrs: AttrEps | AttrHeads, Infer: inferRMSNorm},
+	OpRMSNorm:        {Name: "RMSNorm", MinIn: 2, MaxIn: 2, Outputs: 1, Reuse: true, Attrs: normAttrs, Infer: inferRMSNorm},
 	OpRope:           {Name: "Rope", MinIn: 4, MaxIn: 4, Outputs: 1, Reuse: true, Attrs: AttrHeads | AttrHeadDim | AttrRotary | AttrInverse, Infer: inferRope},
 	OpAttention:      {Name: "Attention", MinIn: 4, MaxIn: 4, Outputs: 2, Attrs: attnAttrs, Infer: inferAttention, FLOPs: flopsAttention},
 	OpKVWrite:        {Name: "KVWrite", MinIn: 5, MaxIn: 5, Outputs: 1, InPlace: 1, Attrs: AttrPage, Grad: GradNone, Why: whyCache, Infer: inferKVWrite},
@@ -192,7 +235,7 @@ var table = [numOps]Spec{
 	OpLinearGradW:   {Name: "LinearGradW", MinIn: 4, MaxIn: 4, Outputs: 1, InPlace: 1, Grad: GradNone, Why: whyBackward, Infer: inferLinearGradW, FLOPs: flopsLinearGradW},
 	OpBiasGrad:      {Name: "BiasGrad", MinIn: 3, MaxIn: 3, Outputs: 1, InPlace: 1, Grad: GradNone, Why: whyBackward, Infer: inferBiasGrad},
 	OpEmbedGrad:     {Name: "EmbedGrad", MinIn: 4, MaxIn: 4, Outputs: 1, InPlace: 1, Grad: GradNone, Why: whyBackward, Infer: inferEmbedGrad},
-	OpRMSNormGrad:   {Name: "RMSNormGrad", MinIn: 3, MaxIn: 3, Outputs: 1, Attrs: AttrEps | AttrHeads, Grad: GradNone, Why: whyBackward, Infer: inferRMSNormGrad},
+	OpRMSNormGrad:   {Name: "RMSNormGrad", MinIn: 3, MaxIn: 3, Outputs: 1, Attrs: normAttrs, Grad: GradNone, Why: whyBackward, Infer: inferRMSNormGrad},
 	OpRMSNormGradW:  {Name: "RMSNormGradW", MinIn: 4, MaxIn: 4, Outputs: 1, InPlace: 1, Attrs: AttrEps | AttrHeads, Grad: GradNone, Why: whyBackward, Infer: inferRMSNormGradW},
 	OpAttentionGrad: {Name: "AttentionGrad", MinIn: 7, MaxIn: 7, Outputs: 3, Attrs: attnAttrs, Grad: GradNone, Why: whyBackward, Infer: inferAttentionGrad, FLOPs: flopsAttentionGrad},
 	OpSiLUMulGrad:   {Name: "SiLUMulGrad", MinIn: 3, MaxIn: 3, Outputs: 2, Reuse: true, Grad: GradNone, Why: whyBackward, Infer: inferSiLUMulGrad},
@@ -200,6 +243,44 @@ var table = [numOps]Spec{
 
 	OpSumSquares: {Name: "SumSquares", MinIn: 1, MaxIn: 1, Outputs: 1, Grad: GradNone, Why: whyOptim, Infer: inferSumSquares},
 	OpAdamW:      {Name: "AdamW", MinIn: 5, MaxIn: 5, Outputs: 3, InPlace: 3, Grad: GradNone, Why: whyOptim, Infer: inferAdamW},
+
+	OpLinearT:  {Name: "LinearT", MinIn: 2, MaxIn: 2, Outputs: 1, Infer: inferLinearT, FLOPs: flopsLinearGradX},
+	OpAddRow:   {Name: "AddRow", MinIn: 2, MaxIn: 2, Outputs: 1, Reuse: true, Infer: inferRow},
+	OpCenter:   {Name: "Center", MinIn: 1, MaxIn: 1, Outputs: 1, Reuse: true, Infer: inferMatrix},
+	OpDecay:    {Name: "Decay", MinIn: 2, MaxIn: 2, Outputs: 1, Reuse: true, Infer: inferRow},
+	OpSlice:    {Name: "Slice", MinIn: 1, MaxIn: 1, Outputs: 1, Attrs: sliceAttrs, Infer: inferSlice},
+	OpTanh:     {Name: "Tanh", MinIn: 1, MaxIn: 1, Outputs: 1, Reuse: true, Infer: inferSame},
+	OpSigmoid:  {Name: "Sigmoid", MinIn: 1, MaxIn: 1, Outputs: 1, Reuse: true, Infer: inferSame},
+	OpSoftplus: {Name: "Softplus", MinIn: 1, MaxIn: 1, Outputs: 1, Reuse: true, Infer: inferSame},
+	OpGELU:     {Name: "GELU", MinIn: 1, MaxIn: 1, Outputs: 1, Reuse: true, Infer: inferSame},
+	OpGELUTanh: {Name: "GELUTanh", MinIn: 1, MaxIn: 1, Outputs: 1, Reuse: true, Infer: inferSame},
+
+	OpTopK:         {Name: "TopK", MinIn: 1, MaxIn: 1, Outputs: 2, Attrs: AttrPick | AttrNormalise, Infer: inferTopK},
+	OpExpertLinear: {Name: "ExpertLinear", MinIn: 3, MaxIn: 3, Outputs: 1, Infer: inferExpertLinear, FLOPs: flopsExpert},
+	OpScaleRows:    {Name: "ScaleRows", MinIn: 2, MaxIn: 2, Outputs: 1, Reuse: true, Infer: inferScaleRows},
+	OpSumRows:      {Name: "SumRows", MinIn: 1, MaxIn: 1, Outputs: 1, Attrs: AttrPick, Infer: inferSumRows},
+	OpRepeatRows:   {Name: "RepeatRows", MinIn: 1, MaxIn: 1, Outputs: 1, Attrs: AttrPick, Grad: GradNone, Why: whyBackward, Infer: inferRepeatRows},
+	OpRowDot:       {Name: "RowDot", MinIn: 2, MaxIn: 2, Outputs: 1, Attrs: AttrPick, Grad: GradNone, Why: whyBackward, Infer: inferRowDot},
+
+	OpConv:       {Name: "Conv", MinIn: 3, MaxIn: 3, Outputs: 1, Infer: inferConv, FLOPs: flopsConv},
+	OpConvState:  {Name: "ConvState", MinIn: 6, MaxIn: 6, Outputs: 2, InPlace: 1, Grad: GradNone, Why: whyCache, Infer: inferConvState, FLOPs: flopsConv},
+	OpDelta:      {Name: "Delta", MinIn: 6, MaxIn: 6, Outputs: 1, Attrs: deltaAttrs, Infer: inferDelta, FLOPs: flopsDelta},
+	OpDeltaState: {Name: "DeltaState", MinIn: 9, MaxIn: 9, Outputs: 2, InPlace: 1, Attrs: deltaAttrs, Grad: GradNone, Why: whyCache, Infer: inferDeltaState, FLOPs: flopsDelta},
+
+	OpSliceGrad:    {Name: "SliceGrad", MinIn: 1, MaxIn: 1, Outputs: 1, Attrs: sliceAttrs, Grad: GradNone, Why: whyBackward, Infer: inferSliceGrad},
+	OpGELUGrad:     {Name: "GELUGrad", MinIn: 2, MaxIn: 2, Outputs: 1, Reuse: true, Grad: GradNone, Why: whyBackward, Infer: inferSame},
+	OpGELUTanhGrad: {Name: "GELUTanhGrad", MinIn: 2, MaxIn: 2, Outputs: 1, Reuse: true, Grad: GradNone, Why: whyBackward, Infer: inferSame},
+	OpTopKGrad:     {Name: "TopKGrad", MinIn: 3, MaxIn: 3, Outputs: 1, Attrs: AttrNormalise, Grad: GradNone, Why: whyBackward, Infer: inferTopKGrad},
+	OpExpertGradX:  {Name: "ExpertGradX", MinIn: 3, MaxIn: 3, Outputs: 1, Grad: GradNone, Why: whyBackward, Infer: inferExpertGradX, FLOPs: flopsExpert},
+	OpExpertGradW:  {Name: "ExpertGradW", MinIn: 5, MaxIn: 5, Outputs: 1, InPlace: 1, Grad: GradNone, Why: whyBackward, Infer: inferExpertGradW, FLOPs: flopsExpertW},
+	OpConvGrad:     {Name: "ConvGrad", MinIn: 3, MaxIn: 3, Outputs: 1, Grad: GradNone, Why: whyBackward, Infer: inferConv, FLOPs: flopsConv},
+	OpConvGradW:    {Name: "ConvGradW", MinIn: 4, MaxIn: 4, Outputs: 1, InPlace: 1, Grad: GradNone, Why: whyBackward, Infer: inferConvGradW},
+	OpDeltaGrad:    {Name: "DeltaGrad", MinIn: 7, MaxIn: 7, Outputs: 5, Attrs: deltaAttrs, Grad: GradNone, Why: whyBackward, Infer: inferDeltaGrad, FLOPs: flopsDelta},
 }
 
-const attnAttrs = AttrScale | AttrHeads | AttrKVHeads | AttrHeadDim | AttrWindow
+const (
+	attnAttrs  = AttrScale | AttrHeads | AttrKVHeads | AttrHeadDim | AttrWindow | AttrSoftcap
+	normAttrs  = AttrEps | AttrHeads | AttrUnit
+	sliceAttrs = AttrHeads | AttrHeadDim | AttrOffset | AttrOf
+	deltaAttrs = AttrHeads | AttrKVHeads | AttrHeadDim
+)

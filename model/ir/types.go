@@ -56,10 +56,11 @@ const (
 	C        // targets per row (1, or K for K-target cross-entropy)
 	P        // pages in the key-value cache
 	B        // block-table columns: pages of the longest sequence
+	L        // slots of recurrent state, one a live sequence
 	numSyms
 )
 
-var symNames = [numSyms]string{"1", "T", "S", "S1", "R", "C", "P", "B"}
+var symNames = [numSyms]string{"1", "T", "S", "S1", "R", "C", "P", "B", "L"}
 
 func (s Sym) String() string {
 	if s < numSyms {
@@ -69,7 +70,7 @@ func (s Sym) String() string {
 }
 
 // Dims gives every symbol its number for one run.
-type Dims struct{ T, S, R, C, P, B int }
+type Dims struct{ T, S, R, C, P, B, L int }
 
 // Of is the value of a symbol under d.
 func (d Dims) Of(s Sym) int {
@@ -90,6 +91,8 @@ func (d Dims) Of(s Sym) int {
 		return d.P
 	case B:
 		return d.B
+	case L:
+		return d.L
 	}
 	return 0
 }

@@ -36,7 +36,7 @@ func Build(g *ir.Graph, capacity ir.Dims) (*ir.Program, error) {
 // capacityOK refuses sizes whose byte counts would not fit a 64-bit integer or
 // that are negative, so that no later sum can wrap.
 func capacityOK(g *ir.Graph, d ir.Dims) error {
-	for _, n := range []int{d.T, d.S, d.R, d.C, d.P, d.B} {
+	for _, n := range []int{d.T, d.S, d.R, d.C, d.P, d.B, d.L} {
 		if n < 0 {
 			return fmt.Errorf("%w: capacity %+v has a negative size", ErrPlan, d)
 		}
