@@ -31,7 +31,7 @@ var DefaultLimits = Limits{
 	Input:  8 << 20,
 	Output: 16 << 20,
 	Fuel:   20_000_000,
-	Time:   2 * time.Second,
+	Time:   5 * time.Second,
 	Memory: 64 << 20,
 	Cached: 32,
 }
@@ -84,6 +84,9 @@ func NewEngine(limits Limits) *Engine {
 	}
 }
 
+// compiled has the interpreter's machine code, which all engines share.
+var compiled = wazero.NewCompilationCache()
+
 var shared = sync.OnceValue(func() *Engine { return NewEngine(DefaultLimits) })
 
 // Compile compiles a template under DefaultLimits with the engine that all callers share. A source compiled before
@@ -113,6 +116,7 @@ func (e *Engine) prepare() error {
 		ctx := context.Background()
 		e.runtime = wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfig().
 			WithMemoryLimitPages(uint32(max(1, e.limits.Memory/pageBytes))).
+			WithCompilationCache(compiled).
 			WithCloseOnContextDone(true))
 		if e.module, err = e.runtime.CompileModule(ctx, code); err != nil {
 			e.startErr = fmt.Errorf("start template engine: %w", err)

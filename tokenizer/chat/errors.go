@@ -40,7 +40,7 @@ type LimitError struct {
 }
 
 func (e *LimitError) Error() string {
-	return fmt.Sprintf("render chat template: %s limit reached (%s); use a template or a conversation that needs less",
+	return fmt.Sprintf("chat template: %s limit reached (%s); use a template or a conversation that needs less",
 		e.Limit, e.Detail)
 }
 
