@@ -1,4 +1,4 @@
-//go:build linux && amd64
+//go:build linux && cgo && amd64
 
 // The kernels for AVX2 with FMA.
 #pragma GCC target("avx2,fma")

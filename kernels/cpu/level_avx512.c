@@ -1,4 +1,4 @@
-//go:build linux && amd64
+//go:build linux && cgo && amd64
 
 // The kernels for AVX-512 (F, BW, DQ, VL).
 #pragma GCC target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")

@@ -43,32 +43,23 @@ static int linear(const call *c) {
 	return OK;
 }
 
-// A product of the outer kind in blocks: C[i,j] (+)= sum over r of a*b, with a
-// and b packed so that the tiles read them in a row.
-enum { BLOCK_I = 96, BLOCK_J = 256, BLOCK_R = 256, PANEL = 16 * OUT_V };
+// A product of the outer kind in blocks: C[i,j] (+)= sum over r of a*b, with b
+// packed so that the tiles read it in a row, and a too where r is its slow axis.
+enum { BLOCK_I = 192, BLOCK_J = 256, BLOCK_R = 256, PANEL = 16 * OUT_V };
 
-// pack_a: a[i*si + r*sr] -> groups of OUT_M rows, [r][OUT_M], missing rows zero.
-static void pack_a(float *to, const float *a, int64_t si, int64_t sr, int64_t m, int64_t r) {
+// pack_a: a[i + r*sr] -> groups of OUT_M rows, [r][OUT_M], missing rows zero.
+static void pack_a(float *to, const float *a, int64_t sr, int64_t m, int64_t r) {
 	int64_t whole = m / OUT_M * OUT_M;
 	if (m % OUT_M)
 		memset(to + whole * r, 0, (size_t)(OUT_M * r) * 4);
-	if (si == 1) { // read along i: the rows of a may lie a power of two apart
-		for (int64_t p = 0; p < r; p++) {
-			const float *from = a + p * sr;
-			float *at = to + p * OUT_M;
-			for (int64_t i = 0; i < whole; i += OUT_M, at += OUT_M * r)
-				for (int64_t q = 0; q < OUT_M; q++)
-					at[q] = from[i + q];
-			for (int64_t i = whole; i < m; i++)
-				at[i - whole] = from[i];
-		}
-		return;
-	}
-	for (int64_t i = 0; i < m; i++) {
-		const float *from = a + i * si;
-		float *at = to + i / OUT_M * OUT_M * r + i % OUT_M;
-		for (int64_t p = 0; p < r; p++)
-			at[p * OUT_M] = from[p * sr];
+	for (int64_t p = 0; p < r; p++) { // along i: the rows of a may lie a power of two apart
+		const float *from = a + p * sr;
+		float *at = to + p * OUT_M;
+		for (int64_t i = 0; i < whole; i += OUT_M, at += OUT_M * r)
+			for (int64_t q = 0; q < OUT_M; q++)
+				at[q] = from[i + q];
+		for (int64_t i = whole; i < m; i++)
+			at[i - whole] = from[i];
 	}
 }
 
@@ -83,7 +74,8 @@ static void pack_b(float *to, const float *b, int64_t ldb, int64_t n, int64_t r)
 			}
 }
 
-// outer_product: C[i,j] = (resume ? C : 0) + sum over r < rn. m <= BLOCK_I, n <= BLOCK_J.
+// outer_product: C[i,j] = (resume ? C : 0) + sum over r < rn. m <= BLOCK_I, n <= BLOCK_J;
+// one of si and sr is 1.
 static void outer_product(float *scratch, int64_t m, int64_t n, float *c, int64_t ldc, const float *a, int64_t si, int64_t sr, const float *b, int64_t ldb, int64_t rn, int resume) {
 	float *pa = scratch, *pb = scratch + (BLOCK_I + OUT_M) * BLOCK_R;
 	float *row[BLOCK_I];
@@ -95,7 +87,8 @@ static void outer_product(float *scratch, int64_t m, int64_t n, float *c, int64_
 			outer_block(m, n, row, a + r0 * sr, si, sr, b + r0 * ldb, ldb, r, resume || r0);
 			continue;
 		}
-		pack_a(pa, a + r0 * sr, si, sr, m, r);
+		if (sr != 1) // rows of a that lie along r are read where they are
+			pack_a(pa, a + r0 * sr, sr, m, r);
 		pack_b(pb, b + r0 * ldb, ldb, n, r);
 		for (int64_t j = 0; j < n; j += PANEL)
 			for (int64_t i = 0; i < m; i += OUT_M) {
@@ -103,7 +96,10 @@ static void outer_product(float *scratch, int64_t m, int64_t n, float *c, int64_
 				int64_t rows = m - i < OUT_M ? m - i : OUT_M, cols = n - j < PANEL ? n - j : PANEL;
 				for (int64_t q = 0; q < rows; q++)
 					at[q] = row[i + q] + j;
-				outer_block(rows, cols, at, pa + i * r, 1, OUT_M, pb + j * r, PANEL, r, resume || r0);
+				if (sr == 1)
+					outer_block(rows, cols, at, a + i * si + r0, si, 1, pb + j * r, PANEL, r, resume || r0);
+				else
+					outer_block(rows, cols, at, pa + i * r, 1, OUT_M, pb + j * r, PANEL, r, resume || r0);
 			}
 	}
 }

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux && cgo
 
 // The kernels in plain C, for any processor.
 #include "kernel.h"

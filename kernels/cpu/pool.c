@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux && cgo
 
 // Chunks are claimed from one 64-bit ticket: job number, worker limit, number
 // of chunks and next chunk in one word. A worker that comes late finds either

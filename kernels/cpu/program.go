@@ -9,7 +9,6 @@ import "C"
 
 import (
 	"fmt"
-	"unsafe"
 
 	"smolgym/kernels"
 	"smolgym/model/ir"
@@ -132,8 +131,8 @@ var table = map[kernelKey]entry{
 type compiled struct {
 	program *ir.Program
 	steps   []C.step
-	slots   []unsafe.Pointer // reused between runs; the buffers' memory is outside the Go heap
-	used    uint64           // the cache's clock at the last run
+	slots   []uintptr // addresses, reused between runs; no pointers, since the memory may be unmapped by then
+	used    uint64    // the cache's clock at the last run
 }
 
 // programCache keeps the translations of the programs run last.
@@ -170,7 +169,7 @@ func (c *programCache) get(p *ir.Program) (*compiled, error) {
 }
 
 func compile(p *ir.Program) (*compiled, error) {
-	e := &compiled{program: p, steps: make([]C.step, len(p.Steps)), slots: make([]unsafe.Pointer, len(p.Slots))}
+	e := &compiled{program: p, steps: make([]C.step, len(p.Steps)), slots: make([]uintptr, len(p.Slots))}
 	for i := range p.Steps {
 		if err := compileStep(&e.steps[i], p, &p.Steps[i]); err != nil {
 			return nil, fmt.Errorf("step %d %s: %w", i, p.Graph.Nodes[p.Steps[i].Node].Op, err)

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux && cgo
 
 // Runs a program's steps at the level that was chosen when the device opened.
 #include "kernel.h"

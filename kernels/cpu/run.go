@@ -60,7 +60,7 @@ func (d *Device) bind(e *compiled, b *binding, dims ir.Dims, slots []kernels.Buf
 		if err != nil {
 			return fmt.Errorf("slot %s: %w", p.Slots[i].Name, err)
 		}
-		e.slots[i] = unsafe.Pointer(unsafe.SliceData(mem))
+		e.slots[i] = uintptr(unsafe.Pointer(unsafe.SliceData(mem)))
 	}
 	if p.ArenaBytes > 0 {
 		mem, err := d.span("use arena", arena, 0, p.ArenaBytes)
@@ -74,7 +74,7 @@ func (d *Device) bind(e *compiled, b *binding, dims ir.Dims, slots []kernels.Buf
 
 func (d *Device) execute(e *compiled, b *binding, yield func() error) error {
 	steps, n := &e.steps[0], C.int32_t(len(e.steps))
-	slots := (*unsafe.Pointer)(unsafe.SliceData(e.slots))
+	slots := (*unsafe.Pointer)(unsafe.Pointer(unsafe.SliceData(e.slots)))
 	if f := C.cpu_check(steps, n, &b.syms[0], slots, b.arena); f.code != C.OK {
 		return failed(e, f)
 	}

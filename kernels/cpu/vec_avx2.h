@@ -85,6 +85,12 @@ enum { DOT_M = DOT_ROWS, DOT_N = 2, OUT_M = 6, OUT_V = 1 };
 // A tile's step by halves of the vector: twelve accumulators, two of b and one
 // of a fit the sixteen registers, whole vectors would not.
 #define HAVE_DOT_STEP
+// in_register keeps the compiler from loading x anew for every use: the load
+// ports are the bottleneck.
+INLINE __m256 in_register(__m256 x) {
+	__asm__("" : "+x"(x));
+	return x;
+}
 INLINE void dot_step(const int m, const int n, const float *const *a, const float *b, int64_t ldb, int64_t p, v16 acc[DOT_M][DOT_N]) {
 	__m256 bv[DOT_N];
 #pragma GCC unroll 6
@@ -92,7 +98,7 @@ INLINE void dot_step(const int m, const int n, const float *const *a, const floa
 		bv[j] = _mm256_loadu_ps(b + j * ldb);
 #pragma GCC unroll 6
 	for (int i = 0; i < m; i++) {
-		__m256 av = _mm256_loadu_ps(a[i] + p);
+		__m256 av = in_register(_mm256_loadu_ps(a[i] + p));
 #pragma GCC unroll 6
 		for (int j = 0; j < n; j++)
 			acc[i][j].lo = _mm256_fmadd_ps(av, bv[j], acc[i][j].lo);
@@ -102,7 +108,7 @@ INLINE void dot_step(const int m, const int n, const float *const *a, const floa
 		bv[j] = _mm256_loadu_ps(b + j * ldb + 8);
 #pragma GCC unroll 6
 	for (int i = 0; i < m; i++) {
-		__m256 av = _mm256_loadu_ps(a[i] + p + 8);
+		__m256 av = in_register(_mm256_loadu_ps(a[i] + p + 8));
 #pragma GCC unroll 6
 		for (int j = 0; j < n; j++)
 			acc[i][j].hi = _mm256_fmadd_ps(av, bv[j], acc[i][j].hi);

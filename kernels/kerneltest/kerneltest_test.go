@@ -3,12 +3,14 @@ package kerneltest_test
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 
 	"smolgym/kernels"
 	"smolgym/kernels/cpu"
 	"smolgym/kernels/kerneltest"
 	"smolgym/kernels/reference"
+	"smolgym/model/ir"
 )
 
 var oracle = reference.Open(reference.Options{MemoryBytes: 1 << 30})
@@ -60,4 +62,31 @@ func TestPaged(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	t.Run("cpu", func(t *testing.T) { kerneltest.Refusals(t, oracle, open(t, "auto", 2)) })
 	t.Run("reference", func(t *testing.T) { kerneltest.Refusals(t, oracle, oracle) })
+}
+
+// Devices share one pool of threads: used at the same moment they must not disturb each other.
+func TestDevicesTogether(t *testing.T) {
+	cs, err := kerneltest.Cases(oracle, ir.OpLinear)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := cs[len(cs)-1]
+	want, err := kerneltest.Exec(open(t, "auto", 1), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	for i := range 4 {
+		dev := open(t, "auto", 2+i%3)
+		group.Go(func() {
+			for range 100 {
+				got, err := kerneltest.Exec(dev, c)
+				if err != nil || !slices.Equal(got[0], want[0]) {
+					t.Errorf("device %d: other results than alone: %v", i, err)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
 }
