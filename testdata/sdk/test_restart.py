@@ -90,3 +90,18 @@ def test_saved_results_outlive_a_restart(own_server, tiny):
     path = wire.retrieve(body["request_id"])["path"]
     own_server.restart(signal.SIGKILL)
     assert wire.retrieve(body["request_id"])["path"] == path
+
+
+def test_samples_in_flight_come_back_after_a_restart(own_server, tiny):
+    """A request whose result went with the process is lost (410), which makes the SDK ask again."""
+    c = own_server.client()
+    base = get(c.create_sampling_client(base_model=tiny.name))
+    ask = types.SamplingParams(max_tokens=100, seed=3, stop=[])
+    want = get(base.sample(prompt(tiny.encode("again")), 1, ask)).sequences[0]
+    futures = [base.sample(prompt(tiny.encode("again")), 4, ask) for _ in range(300)]
+    get(futures[0])
+    own_server.restart(signal.SIGKILL)
+    for f in futures:
+        s = get(f).sequences[0]
+        assert s.tokens == want.tokens and bits(s.logprobs) == bits(want.logprobs)
+    c.close("success").result(timeout=20)
