@@ -394,7 +394,12 @@ func (v *vocabulary) config(context int64) ([]byte, error) {
 		}
 		out["chat_template"] = template
 	}
-	return json.MarshalIndent(out, "", "  ")
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	err := enc.Encode(out)
+	return b.Bytes(), err
 }
 
 // quote writes a JSON string.

@@ -215,33 +215,45 @@ func (t *tokenizerFile) vocabulary(size int) (*vocabulary, error) {
 	return v, nil
 }
 
-// scoresFrom gives each token that merges make the place of its first merge as score, and sees that the scores give these
-// merges back: only then is the model one of SentencePiece.
+// scoresFrom gives each token that merges make the place of its first merge as score, and those that users defined the
+// score of the first: so do SentencePiece's own files. It sees that the scores give these merges back: only then is the model one of SentencePiece.
 func (v *vocabulary) scoresFrom(merges [][2]string) error {
 	v.scores = make([]float32, len(v.tokens))
-	next := float32(-1)
+	next, scored := float32(0), make([]bool, len(v.tokens))
+	for id, kind := range v.types {
+		scored[id] = kind != tokenNormal
+	}
 	for _, m := range merges {
-		if id, ok := v.ids[m[0]+m[1]]; ok && v.scores[id] == 0 {
-			v.scores[id] = next
+		if id, ok := v.ids[m[0]+m[1]]; ok && !scored[id] {
+			v.scores[id], scored[id] = next, true
 			next--
 		}
 	}
 	for id := range v.tokens {
-		if v.scores[id] == 0 && v.types[id] == tokenNormal {
+		if !scored[id] {
 			v.scores[id] = next
 			next--
 		}
 	}
-	i := 0
-	for _, m := range v.scoredMerges() {
+	ours := v.scoredMerges()
+	if len(ours) != len(merges) {
+		return fmt.Errorf("%w: a SentencePiece model with these tokens would have %d merges, not %d", ErrUnsupported, len(ours), len(merges))
+	}
+	// Older converters order the cuts of one token by their ids. Which comes first makes no difference, but that of the
+	// tokens that users defined, such as runs of spaces of any length, where the order goes over all of them.
+	run := map[[2]string]bool{}
+	for i, m := range ours {
 		whole := v.tokens[m.whole]
-		if i >= len(merges) || merges[i] != [2]string{whole[:m.at], whole[m.at:]} {
+		if i == 0 || ours[i-1].whole != m.whole {
+			clear(run)
+			for j := i; j < len(merges) && merges[j][0]+merges[j][1] == whole; j++ {
+				run[merges[j]] = true
+			}
+		}
+		cut := [2]string{whole[:m.at], whole[m.at:]}
+		if !run[cut] || v.types[m.whole] == tokenUser && merges[i] != cut {
 			return fmt.Errorf("%w: merge %d is not where a SentencePiece model would have it", ErrUnsupported, i)
 		}
-		i++
-	}
-	if i != len(merges) {
-		return fmt.Errorf("%w: merge %d is none of a SentencePiece model", ErrUnsupported, i)
 	}
 	return nil
 }
