@@ -31,15 +31,13 @@ func ParseConfig(text []byte) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parse config.json: %w", err)
 	}
-	for _, composite := range []string{"text_config", "llm_config", "language_config", "thinker_config"} {
-		if v, ok := members[composite]; ok && !isNull(v) {
-			return nil, fmt.Errorf("parse config.json: %w: field %q: a model of several parts (images, sound); only text decoders can be taken",
-				ErrUnsupported, composite)
-		}
+	members, wrapper, err := decoderOf(members)
+	if err != nil {
+		return nil, fmt.Errorf("parse config.json: %w", err)
 	}
 	var problems []string
 	r := &reader{members: members, problems: &problems}
-	c := &Config{Raw: members}
+	c := &Config{Raw: members, Wrapper: wrapper}
 	c.readSizes(r)
 	c.readNumbers(r)
 	c.readLayers(r)
@@ -58,6 +56,7 @@ func (c *Config) readSizes(r *reader) {
 	c.Architectures = list[string](r, 64, "texts", nil, "architectures")
 	c.DType = r.text(spellings("dtype")...)
 
+	r = r.withDefaults(sizeDefaults[c.ModelType])
 	r.required(&c.VocabSize, 1, maxVocab, "vocab_size")
 	hidden := r.required(&c.HiddenSize, 1, maxHidden, spellings("hidden_size")...)
 	r.required(&c.Layers, 1, maxLayers, spellings("num_hidden_layers")...)
@@ -139,6 +138,7 @@ func (c *Config) readExtras(r *reader) {
 	c.LinearValueDim = r.integer(1, maxHeadDim, "linear_value_head_dim")
 	c.LinearKeyHeads = r.integer(1, maxHeads, "linear_num_key_heads")
 	c.LinearValueHeads = r.integer(1, maxHeads, "linear_num_value_heads")
+	c.FullInterval = r.integer(1, maxLayers, "full_attention_interval")
 }
 
 // Window is the number of tokens that the windowed layers attend to, 0 if the model has no window. The Qwen and SmolLM

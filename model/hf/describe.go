@@ -3,6 +3,7 @@ package hf
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -194,6 +195,33 @@ func (c *Checkpoint) noteUnread(names []string) {
 	}
 }
 
+// Compose says that a parameter of the loaded model is several stored tensors laid end to end, or one under another name.
+// Parts and Weights answer for it from then on.
+func (c *Checkpoint) Compose(name string, stored ...string) {
+	if c.composed == nil {
+		c.composed = map[string][]string{}
+	}
+	c.composed[name] = stored
+}
+
+// Parts lists the stored tensors that make a parameter up, in order: itself, or what Compose said. It is empty if one of
+// them is missing.
+func (c *Checkpoint) Parts(name string) []Tensor {
+	stored, ok := c.composed[name]
+	if !ok {
+		stored = []string{name}
+	}
+	parts := make([]Tensor, 0, len(stored))
+	for _, n := range stored {
+		t, ok := c.Tensors[n]
+		if !ok {
+			return nil
+		}
+		parts = append(parts, t)
+	}
+	return parts
+}
+
 // Weights reads tensors' values; it keeps the files it has touched open until Close. It is for one goroutine.
 type Weights struct {
 	src  Source
@@ -206,38 +234,49 @@ func (c *Checkpoint) Weights(src Source) *Weights {
 	return &Weights{src: src, c: c, open: map[string]ReaderAtSized{}}
 }
 
-// Float32s fills dst, one value per element, with the tensor's exact values.
+// Float32s fills dst, one value per element, with the parameter's exact values.
 func (w *Weights) Float32s(dst []float32, name string) error {
-	t, r, err := w.find(name)
-	if err != nil {
-		return err
-	}
-	return safetensors.ReadFloat32s(dst, r, t.stored())
+	return each(w, name, dst, Tensor.Elements, safetensors.ReadFloat32s)
 }
 
-// Bytes fills dst, as long as the tensor, with its bytes as stored.
+// Bytes fills dst, as long as the parameter, with its bytes as stored.
 func (w *Weights) Bytes(dst []byte, name string) error {
-	t, r, err := w.find(name)
-	if err != nil {
-		return err
-	}
-	return safetensors.ReadInto(dst, r, t.stored())
+	return each(w, name, dst, func(t Tensor) int64 { return t.Bytes }, safetensors.ReadInto)
 }
 
-func (w *Weights) find(name string) (Tensor, ReaderAtSized, error) {
-	t, ok := w.c.Tensors[name]
-	if !ok {
-		return t, nil, fmt.Errorf("read tensor %q: %w: the checkpoint has none of that name", shorten(name), ErrMissing)
+// each reads the parts of a parameter into dst, one behind the other.
+func each[E any](w *Weights, name string, dst []E, length func(Tensor) int64, read func([]E, io.ReaderAt, safetensors.Tensor) error) error {
+	parts := w.c.Parts(name)
+	if len(parts) == 0 {
+		return fmt.Errorf("read tensor %q: %w: the checkpoint has none of that name", shorten(name), ErrMissing)
 	}
+	for i, t := range parts {
+		r, err := w.file(t)
+		if err != nil {
+			return err
+		}
+		n := min(length(t), int64(len(dst)))
+		if i == len(parts)-1 {
+			n = int64(len(dst)) // whatever does not fit is for the reader to refuse
+		}
+		if err := read(dst[:n], r, t.stored()); err != nil {
+			return err
+		}
+		dst = dst[n:]
+	}
+	return nil
+}
+
+func (w *Weights) file(t Tensor) (ReaderAtSized, error) {
 	r, ok := w.open[t.File]
 	if !ok {
 		var err error
 		if r, err = w.src.Open(t.File); err != nil {
-			return t, nil, fmt.Errorf("read tensor %q: %w", shorten(name), err)
+			return nil, fmt.Errorf("read tensor %q: %w", shorten(t.Name), err)
 		}
 		w.open[t.File] = r
 	}
-	return t, r, nil
+	return r, nil
 }
 
 // Close closes the files.

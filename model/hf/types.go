@@ -26,7 +26,8 @@ type Checkpoint struct {
 	EOS              []int    // all end-of-sequence ids of both configurations, ascending, without repeats
 	Warnings         []string // what was odd and let pass, a sentence each
 
-	indexed bool // the weight files are those of a shard index
+	indexed  bool                // the weight files are those of a shard index
+	composed map[string][]string // stored tensors of a parameter, see Compose
 }
 
 // Has says whether the checkpoint stores a tensor of that name; whether an output head has one of its own, for example.
@@ -64,6 +65,7 @@ type GenerationConfig struct {
 // says nothing (or null); which default then holds is for the model family to say, except where a field states one.
 type Config struct {
 	ModelType     string
+	Wrapper       string // model_type of the model of several parts that the decoder was taken out of, "" if none
 	Architectures []string
 	DType         string // "bfloat16", "float32", …: the type the weights were meant for; the tensors carry their own
 
@@ -118,6 +120,7 @@ type Config struct {
 	LinearValueDim   *int
 	LinearKeyHeads   *int
 	LinearValueHeads *int
+	FullInterval     *int // full_attention_interval: every n-th layer attends to everything, the others are linear
 
 	BOS []int // usually one
 	EOS []int // of config.json alone; Checkpoint.EOS is the union
