@@ -8,11 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"smolgym/appliance/engine"
 	"smolgym/kernels"
 	"smolgym/store"
+	"smolgym/store/blob"
 )
 
 // Options say where the appliance keeps its data and what it computes with.
@@ -49,6 +51,8 @@ type Appliance struct {
 
 	wanted *base // by the latest request that asked for one: not to be dropped for it; the owner's
 
+	garbage atomic.Bool // there may be bytes that no record refers to
+
 	closing chan struct{} // closed when Close begins
 	stop    context.CancelFunc
 	wg      sync.WaitGroup
@@ -76,6 +80,7 @@ func Open(opt Options) (*Appliance, error) {
 		a.opt.SessionIdle = sessionIdle
 	}
 	a.started = a.now()
+	a.garbage.Store(true) // a crash may have left some
 	if err := a.open(); err != nil {
 		return nil, fmt.Errorf("open appliance in %s: %w", opt.Data, err)
 	}
@@ -157,11 +162,33 @@ func (a *Appliance) sweep(ctx context.Context) {
 	a.sweepRuns(now)
 	a.sweepUploads(now)
 	a.flushRuns()
-	if _, err := a.db.SweepExpired(ctx, now); err != nil && ctx.Err() == nil {
+	a.record.flush()
+	n, err := a.db.SweepExpired(ctx, now)
+	if err != nil && ctx.Err() == nil {
 		a.log.Error("delete expired checkpoints", "error", err)
 	}
+	if n > 0 {
+		a.garbage.Store(true)
+	}
+	a.collect(ctx)
 	if _, err := a.db.SweepFutures(ctx, now.Add(-keepStored)); err != nil && ctx.Err() == nil {
 		a.log.Error("delete old results", "error", err)
+	}
+}
+
+// collect deletes bytes that no record refers to any more, if there may be some.
+func (a *Appliance) collect(ctx context.Context) {
+	if !a.garbage.Swap(false) {
+		return
+	}
+	gone, err := a.db.Blobs().Collect(ctx, false)
+	switch {
+	case errors.Is(err, blob.ErrPinned), ctx.Err() != nil:
+		a.garbage.Store(true) // next time
+	case err != nil:
+		a.log.Error("collect garbage", "error", err)
+	case gone.Bytes > 0:
+		a.log.Info("garbage collected", "blobs", gone.Blobs, "uploads", gone.Parts, "bytes", gone.Bytes)
 	}
 }
 

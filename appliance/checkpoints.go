@@ -104,6 +104,7 @@ func (a *Appliance) writeCheckpoint(r *run, t *engine.Trainer, key store.Checkpo
 		}
 	}
 	if req.Overwrite {
+		a.garbage.Store(true)
 		return a.db.PutCheckpoint(cp)
 	}
 	err = a.db.AddCheckpoint(cp)

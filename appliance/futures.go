@@ -135,6 +135,7 @@ func (a *Appliance) settle(f *future, result any, err error) {
 		p := problemOf(string(f.kind)+" of "+f.owner, err)
 		f.failure = failureOf(p)
 		if p.Code == CodeServer {
+			f.failure.Message += " under request " + f.id
 			a.log.Error("request failed", "request", f.id, "kind", f.kind, "owner", f.owner, "seq", f.seq, "error", errors.Join(err, p.cause))
 		} else {
 			a.log.Info("request refused", "request", f.id, "kind", f.kind, "owner", f.owner, "seq", f.seq, "error", p.Error())

@@ -120,6 +120,7 @@ func (a *Appliance) DeleteCheckpoint(path string) error {
 	if err != nil {
 		return problemOf("delete checkpoint", err)
 	}
+	a.garbage.Store(true)
 	return nil
 }
 

@@ -71,6 +71,7 @@ func (a *Appliance) RemoveModel(name string) error {
 	if err := a.db.DeleteModel(m.Name); err != nil {
 		return problemOf("remove model "+m.Name, err)
 	}
+	a.garbage.Store(true)
 	a.forgetBase(m.Name)
 	return nil
 }

@@ -272,12 +272,25 @@ func (a *Appliance) endSampler(s *sampler) {
 		s.mu.Lock()
 		s.ended = ended
 		s.mu.Unlock()
-		a.record.flush() // its record may still be on its way
-		if err := a.db.DeleteSampler(s.rec.ID); err != nil && !errors.Is(err, store.ErrNotFound) {
-			a.log.Error("forget sampler", "sampler", s.rec.ID, "error", err)
-		}
 	}
 	a.releaseLater(s, ended)
+}
+
+// forgetUnnamed deletes the records of a session's unnamed samplers.
+func (a *Appliance) forgetUnnamed(sessionID string) {
+	a.record.flush() // some may still be on their way
+	all, err := a.db.SamplersOf(sessionID)
+	if err != nil {
+		a.log.Error("forget samplers", "session", sessionID, "error", err)
+	}
+	for _, s := range all {
+		if !s.Ephemeral {
+			continue
+		}
+		if err := a.db.DeleteSampler(s.ID); err != nil && !errors.Is(err, store.ErrNotFound) {
+			a.log.Error("forget sampler", "sampler", s.ID, "error", err)
+		}
+	}
 }
 
 // releaseLater frees the weights on the owner; requests that use them keep their

@@ -240,21 +240,27 @@ func (a *Appliance) sample(s *sampler, w *engine.Weights, f *future, req SampleR
 		}
 		p.Seed = seed
 	}
-	err := a.eng.Sample(engine.SampleRequest{
-		Weights: w, Prompt: req.Prompt, Count: req.Count, Params: p,
-		PromptLogprobs: req.PromptLogprobs, TopKPrompt: req.TopKPrompt, TopKSample: req.TopKSample,
-		Done: func(res *engine.SampleResult, err error) {
-			s.put(w)
-			if err != nil {
-				a.settle(f, nil, err)
-				return
-			}
-			a.settle(f, sampleResult(res, req, p.Seed), nil)
-		},
-	})
-	if err != nil {
+	er := engine.SampleRequest{Weights: w, Prompt: req.Prompt, Count: req.Count, Params: p,
+		PromptLogprobs: req.PromptLogprobs, TopKPrompt: req.TopKPrompt, TopKSample: req.TopKSample}
+	fail := func(err error) {
 		s.put(w)
 		a.settle(f, nil, err)
+	}
+	er.Done = func(res *engine.SampleResult, err error) { // owner
+		if noFit(err) && a.makeRoom() {
+			if err = a.eng.Sample(er); err == nil {
+				return
+			}
+		}
+		if err != nil {
+			fail(err)
+			return
+		}
+		s.put(w)
+		a.settle(f, sampleResult(res, req, p.Seed), nil)
+	}
+	if err := a.eng.Sample(er); err != nil {
+		fail(err)
 	}
 }
 

@@ -138,6 +138,7 @@ func (a *Appliance) endSession(id, why string) {
 	for _, s := range samplers {
 		a.endSampler(s)
 	}
+	a.forgetUnnamed(id)
 }
 
 // sweepSessions ends the sessions that were silent too long. One with unfinished

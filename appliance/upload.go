@@ -318,6 +318,7 @@ func (a *Appliance) dropUpload(u *upload) {
 	for _, info := range u.held {
 		a.db.Blobs().Release(info.ID)
 	}
+	a.garbage.Store(true)
 	u.held, u.over = map[blob.Sum]blob.Info{}, true
 	a.mu.Lock()
 	defer a.mu.Unlock()
