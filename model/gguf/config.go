@@ -293,32 +293,14 @@ func (s *settings) windows() {
 	pattern := int64(2)
 	if s.fam.arch == "gemma3" {
 		pattern = 6
-		local, ok := s.float("rope.freq_base_swa")
-		if !ok {
-			local = 10000
-		}
-		s.out["rope_local_base_freq"] = local
+		s.localRope()
 	}
-	if kind, _, _, ok := s.f.Kind(s.key("attention.sliding_window_pattern")); ok && kind == Array {
-		s.gaps.add("metadata %q is a list: a number is read", s.key("attention.sliding_window_pattern"))
-	} else if ok {
-		pattern = s.whole("attention.sliding_window_pattern", pattern)
-	}
-	if window == 0 || pattern == 0 {
+	if window == 0 {
 		s.gaps.add("metadata %q is missing or 0", s.key("attention.sliding_window"))
 		return
 	}
 	s.out["sliding_window"] = window
-	const maxLayers = 1024
-	if s.layers <= maxLayers {
-		kinds := make([]string, s.layers)
-		for i := range kinds {
-			if kinds[i] = "sliding_attention"; int64(i+1)%pattern == 0 {
-				kinds[i] = "full_attention"
-			}
-		}
-		s.out["layer_types"] = kinds
-	}
+	s.layerTypes(pattern)
 	for _, field := range []string{"attn_logit_softcapping", "final_logit_softcapping"} {
 		if v, ok := s.float(field); ok && v != 0 {
 			s.out[field] = v
@@ -329,6 +311,54 @@ func (s *settings) windows() {
 	if large := map[string]int64{"gemma2": 46, "gemma3": 62}[s.fam.arch]; s.layers == large && s.heads > 0 {
 		s.out["query_pre_attn_scalar"] = s.hidden / s.heads
 	}
+}
+
+// localRope gives the windowed layers a rotation of their own, without scaling.
+func (s *settings) localRope() {
+	local, ok := s.float("rope.freq_base_swa")
+	if !ok {
+		local = 10000
+	}
+	s.out["rope_parameters"] = map[string]any{
+		"full_attention":    s.out["rope_parameters"],
+		"sliding_attention": map[string]any{"rope_theta": local, "rope_type": "default"},
+	}
+}
+
+// layerTypes says which layers have the window: all but every pattern-th, or as the file lists them.
+func (s *settings) layerTypes(pattern int64) {
+	const maxLayers = 1024
+	key := s.key("attention.sliding_window_pattern")
+	kind, item, count, ok := s.f.Kind(key)
+	listed := ok && kind == Array
+	switch {
+	case s.layers > maxLayers:
+		s.gaps.add("metadata %q is %d", s.key("block_count"), s.layers)
+		return
+	case listed && (item != Bool || count != s.layers):
+		s.gaps.add("metadata %q: a number or a bool for each layer is needed", key)
+		return
+	case ok && !listed:
+		pattern = s.whole("attention.sliding_window_pattern", pattern)
+	}
+	kinds := make([]string, s.layers)
+	for i := range kinds {
+		if kinds[i] = "sliding_attention"; pattern > 0 && int64(i+1)%pattern == 0 {
+			kinds[i] = "full_attention"
+		}
+	}
+	if listed {
+		err := s.f.EachNumber(key, func(i int, windowed float64) error {
+			if kinds[i] = "sliding_attention"; windowed == 0 {
+				kinds[i] = "full_attention"
+			}
+			return nil
+		})
+		if err != nil {
+			s.gaps.add("%v", err)
+		}
+	}
+	s.out["layer_types"] = kinds
 }
 
 // unknown refuses settings that are not read and could change numbers.
