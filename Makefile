@@ -25,11 +25,11 @@ test-sdk: build $(VENV)/ready ## the official SDK's end-to-end tests alone
 	@$(PYTHON) .ci/tally.py sdk
 
 $(VENV)/ready: testdata/sdk/requirements.txt testdata/sdk/env.sh
-	bash testdata/sdk/env.sh sdk
+	bash testdata/sdk/env.sh
 	@touch $@
 
 torch-env: ## the optional, cached environment with torch that some SDK tests and golden makers need
-	bash testdata/sdk/env.sh torch
+	bash testdata/sdk/torch_env.sh
 
 lint: ## gofmt, vet, staticcheck, errcheck
 	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "gofmt needed: $$out"; exit 1; fi

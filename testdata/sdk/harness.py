@@ -81,6 +81,12 @@ class Server:
         with urllib.request.urlopen(self.url + "/api/v1/healthz", timeout=5) as r:
             assert r.status == 200
 
+    def stats(self):
+        """The engine's counters since the start."""
+        request = urllib.request.Request(self.url + "/smolgym/v1/stats", headers={"X-API-Key": KEY})
+        with urllib.request.urlopen(request, timeout=5) as r:
+            return json.load(r)
+
     def tail(self, n=40):
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-n:])
 

@@ -246,3 +246,23 @@ def test_sampler_of_a_closed_session_is_refused_or_works(server, tiny):
     with pytest.raises(RuntimeError):
         c.create_sampling_client(base_model=tiny.name)
     server.alive()
+
+
+def test_decode_batches_are_shared(own_server, tiny):
+    """Sixteen requests at once share decoding steps, as the server's counters show, and each has the bits it has alone."""
+    client = own_server.client()
+    sampler = client.create_sampling_client(base_model=tiny.name)
+
+    def ask(i):
+        return sampler.sample(prompt(tiny.encode("go")), 1, params(40, seed=i))
+
+    alone = [get(ask(i)).sequences[0] for i in range(16)]
+    before = own_server.stats()
+    crowd = [get(f).sequences[0] for f in [ask(i) for i in range(16)]]
+    after = own_server.stats()
+    for a, c in zip(alone, crowd):
+        assert list(a.tokens) == list(c.tokens) and bits(a.logprobs) == bits(c.logprobs)
+    steps = after["decode_steps"] - before["decode_steps"]
+    assert after["max_decode_batch"] >= 8, after
+    assert steps < 0.5 * 16 * 40, (steps, after)
+    get(client.close("success"))
