@@ -62,7 +62,13 @@ func vocabularyOf(text []byte, c *hf.Config, ends []int) ([]KV, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer.json: post_processor: %w", err)
 	}
-	if begin == nil && len(c.BOS) > 0 && c.BOS[0] < len(v.tokens) {
+	for _, id := range []*int{begin, end} {
+		if id != nil && !v.has(*id) {
+			return nil, fmt.Errorf("tokenizer.json: post_processor: %w: there is no token %d", ErrHeader, *id)
+		}
+	}
+	ends = slices.DeleteFunc(slices.Clone(ends), func(id int) bool { return !v.has(id) })
+	if begin == nil && len(c.BOS) > 0 && v.has(c.BOS[0]) {
 		begin = &c.BOS[0]
 		kvs = append(kvs, KV{addBOSKey, false})
 	} else {
@@ -83,10 +89,15 @@ func vocabularyOf(text []byte, c *hf.Config, ends []int) ([]KV, error) {
 	if v.unk >= 0 {
 		kvs = append(kvs, KV{unkKey, uint32(v.unk)})
 	}
-	if len(c.Pad) > 0 && c.Pad[0] < len(v.tokens) {
+	if len(c.Pad) > 0 && v.has(c.Pad[0]) {
 		kvs = append(kvs, KV{padKey, uint32(c.Pad[0])})
 	}
 	return kvs, nil
+}
+
+// has says whether an id is a token's, not one that only fills the embedding.
+func (v *vocabulary) has(id int) bool {
+	return id >= 0 && id < len(v.tokens) && v.types[id] != tokenUnused
 }
 
 // models gives the tokens, and the merges or scores.
@@ -171,6 +182,9 @@ func (t *tokenizerFile) vocabulary(size int) (*vocabulary, error) {
 		}
 		if old := v.tokens[id]; old != "" && old != token {
 			return fmt.Errorf("%w: id %d is %q and %q", ErrHeader, id, shorten(old), shorten(token))
+		}
+		if old, ok := v.ids[token]; ok && old != id {
+			return fmt.Errorf("%w: token %q is %d and %d", ErrHeader, shorten(token), old, id)
 		}
 		v.tokens[id], v.types[id], v.ids[token] = token, kind, id
 		return nil
