@@ -50,6 +50,16 @@ func sliceGrad[F real](c *call[F]) {
 	}
 }
 
+// join: two to four x[rows,N] -> side by side.
+func join[F real](c *call[F]) {
+	for r := range c.out[0].rows() {
+		y := c.out[0].row(r)
+		for _, x := range c.in {
+			y = y[copy(y, x.row(r)):]
+		}
+	}
+}
+
 // scaleRows: x[kT,D], w[T,k] -> each row times its weight.
 func scaleRows[F real](c *call[F]) {
 	for r, w := range c.in[1].f {

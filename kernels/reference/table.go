@@ -69,7 +69,7 @@ func table[F real]() map[ir.Op]kernel[F] {
 
 		ir.OpSumSquares: sumSquares[F], ir.OpAdamW: adamW[F],
 
-		ir.OpLinearT: linearGradX[F], ir.OpAddRow: addRow[F], ir.OpCenter: center[F], ir.OpDecay: decay[F], ir.OpSlice: slice[F], ir.OpSliceGrad: sliceGrad[F],
+		ir.OpLinearT: linearGradX[F], ir.OpAddRow: addRow[F], ir.OpCenter: center[F], ir.OpDecay: decay[F], ir.OpSlice: slice[F], ir.OpSliceGrad: sliceGrad[F], ir.OpJoin: join[F],
 		ir.OpTanh: unary[F](math.Tanh), ir.OpSigmoid: unary[F](sigmoid), ir.OpSoftplus: unary[F](softplus),
 		ir.OpGELU: unary[F](gelu), ir.OpGELUTanh: unary[F](geluTanh), ir.OpGELUGrad: binary[F](geluGrad), ir.OpGELUTanhGrad: binary[F](geluTanhGrad),
 		ir.OpTopK: topK[F], ir.OpTopKGrad: topKGrad[F],

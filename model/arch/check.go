@@ -78,14 +78,28 @@ func (k *checker) gap(kind GapKind, name, format string, args ...any) {
 
 func (k *checker) config() {
 	c := k.c
-	if len(c.Architectures) > 0 && !slices.Contains(c.Architectures, k.f.architecture) {
-		k.gap(GapArchitecture, strings.Join(c.Architectures, ","), "of the family %s only %s is supported", k.f.name, k.f.architecture)
+	class := k.f.architecture
+	if c.Wrapper != "" || slices.Contains(c.Architectures, k.f.wrapper) {
+		class = k.f.wrapper
 	}
-	if a := c.HiddenAct; a != "" && a != "silu" && a != "swish" {
-		k.gap(GapConfig, "hidden_act", "%q is not supported; silu is", a)
+	if len(c.Architectures) > 0 && !slices.Contains(c.Architectures, class) {
+		k.gap(GapArchitecture, strings.Join(c.Architectures, ","), "of the family %s only %s is supported", k.f.name, class)
 	}
-	k.rope()
-	for _, field := range c.Unused(append(slices.Clone(commonFields), k.f.consumes...)...) {
+	if a := k.f.activation(c); !slices.Contains(k.f.allowed(), a) {
+		k.gap(GapConfig, "hidden_act", "%q is not supported; %s is", a, strings.Join(k.f.allowed(), ", "))
+	}
+	if !k.f.noRope {
+		k.rope()
+	}
+	for i, kind := range c.LayerTypes {
+		if k.f.layerKinds != nil && !slices.Contains(k.f.layerKinds, kind) {
+			k.gap(GapConfig, "layer_types", "layer %d is %q; the family %s has %s", i, kind, k.f.name, strings.Join(k.f.layerKinds, ", "))
+		}
+	}
+	if k.f.check != nil {
+		k.f.check(k)
+	}
+	for _, field := range c.Unused(k.f.honours()...) {
 		k.gap(GapConfig, field.Name, "%s is not supported by the family %s", field.Value, k.f.name)
 	}
 }
@@ -93,31 +107,48 @@ func (k *checker) config() {
 // sizes reports whether a graph can be made at all.
 func (k *checker) sizes() bool {
 	c, before := k.c, len(k.gaps)
-	if c.IntermediateSize == 0 {
+	if c.IntermediateSize == 0 && k.f.inner == nil {
 		k.gap(GapConfig, "intermediate_size", "is missing")
 	}
-	if c.HeadDim%2 != 0 {
-		k.gap(GapConfig, "head_dim", "%d is odd; the rotary embedding needs pairs", c.HeadDim)
+	if d := k.f.rotaryDims(c); !k.f.noRope && (d%2 != 0 || d < 2) {
+		k.gap(GapConfig, "head_dim", "%d elements of a head would rotate; the rotary embedding needs pairs", d)
 	}
 	return len(k.gaps) == before
 }
 
 func (k *checker) rope() {
-	r := k.c.Rope
-	if !slices.Contains(ropeTypes, r.Type) {
-		k.gap(GapConfig, "rope_parameters.rope_type", "%q is not supported; %s are", r.Type, strings.Join(ropeTypes, ", "))
-	}
-	if !(r.Theta > 0) {
-		k.gap(GapConfig, "rope_parameters.rope_theta", "is missing")
-	}
-	if p := r.PartialRotaryFactor; p != nil && *p != 1 {
+	k.ropeOf("rope_parameters", k.f.rope(k.c))
+	if p := k.c.Rope.PartialRotaryFactor; p != nil && *p != 1 && !k.f.partial {
 		k.gap(GapConfig, "partial_rotary_factor", "%g is not supported by the family %s", *p, k.f.name)
 	}
-	if k.c.RopeLocal != nil {
+	if k.c.RopeLocal == nil {
+		return
+	}
+	if !k.f.localRope {
 		k.gap(GapConfig, "rope_parameters.sliding_attention", "a rotary embedding of windowed layers is not supported by the family %s", k.f.name)
+		return
+	}
+	k.ropeOf("rope_parameters.sliding_attention", k.f.local(k.c))
+}
+
+func (k *checker) ropeOf(where string, r hf.Rope) {
+	if !slices.Contains(ropeTypes, r.Type) {
+		k.gap(GapConfig, where+".rope_type", "%q is not supported; %s are", r.Type, strings.Join(ropeTypes, ", "))
+	}
+	if !(r.Theta > 0) {
+		k.gap(GapConfig, where+".rope_theta", "is missing")
 	}
 	if r.Type == "yarn" && r.Theta == 1 {
-		k.gap(GapConfig, "rope_parameters.rope_theta", "yarn has no frequencies for a base of 1")
+		k.gap(GapConfig, where+".rope_theta", "yarn has no frequencies for a base of 1")
+	}
+	if r.Type != "longrope" {
+		return
+	}
+	if half := k.f.rotaryDims(k.c) / 2; len(r.ShortFactor) != half || len(r.LongFactor) != half {
+		k.gap(GapConfig, where+".short_factor", "%d factors and %d in long_factor; %d pairs of a head rotate", len(r.ShortFactor), len(r.LongFactor), half)
+	}
+	if r.OriginalMaxPositions < 2 {
+		k.gap(GapConfig, where+".original_max_position_embeddings", "is %d; longrope needs the length that the model was first trained for", r.OriginalMaxPositions)
 	}
 }
 
@@ -128,19 +159,20 @@ func (k *checker) tensors(ck *hf.Checkpoint) {
 		k.gap(GapConfig, "sizes", "%v", err)
 		return
 	}
-	for _, name := range k.names(b, ck) {
-		id, wanted := b.g.ByName(name)
+	want := b.wanted(ck)
+	for _, name := range k.names(want, ck) {
+		p, wanted := want[name]
 		t, stored := ck.Tensors[name]
-		switch v := b.g.Value(id); {
-		case wanted && !stored && name == headName:
-			k.gap(GapMissing, name, "tie_word_embeddings is false, so the head needs a tensor of its own %s", v.Type.Shape)
+		switch {
+		case wanted && !stored && name == k.f.head():
+			k.gap(GapMissing, name, "tie_word_embeddings is false, so the head needs a tensor of its own %s", sizesOf(p.shape))
 		case wanted && !stored:
-			k.gap(GapMissing, name, "the family %s needs it, shape %s", k.f.name, v.Type.Shape)
-		case !wanted && !ignorable(name):
+			k.gap(GapMissing, name, "the family %s needs it, shape %s", k.f.name, sizesOf(p.shape))
+		case !wanted && !k.f.ignorable(k.c, name):
 			k.gap(GapUnexpected, name, "the family %s does not read it", k.f.name)
 		case wanted:
-			if !sameShape(v.Type.Shape, t.Shape) {
-				k.gap(GapShape, name, "is %v, the configuration says %s", t.Shape, v.Type.Shape)
+			if !slices.Equal(p.shape, t.Shape) {
+				k.gap(GapShape, name, "is %v, the configuration says %s", t.Shape, sizesOf(p.shape))
 			}
 			if !t.DType.IsWeight() {
 				k.gap(GapDType, name, "%s is not supported; F32, BF16 and F16 are", t.DType)
@@ -150,10 +182,10 @@ func (k *checker) tensors(ck *hf.Checkpoint) {
 }
 
 // names is every wanted and every stored tensor, sorted.
-func (k *checker) names(b *builder, ck *hf.Checkpoint) []string {
+func (k *checker) names(want map[string]part, ck *hf.Checkpoint) []string {
 	var names []string
-	for _, id := range b.g.Named(ir.ClassWeight) {
-		names = append(names, b.g.Value(id).Name)
+	for n := range want {
+		names = append(names, n)
 	}
 	for n := range ck.Tensors {
 		names = append(names, n)
@@ -162,14 +194,10 @@ func (k *checker) names(b *builder, ck *hf.Checkpoint) []string {
 	return slices.Compact(names)
 }
 
-func sameShape(want ir.Shape, got []int64) bool {
-	if len(want) != len(got) {
-		return false
+func sizesOf(shape []int64) ir.Shape {
+	var s ir.Shape
+	for _, n := range shape {
+		s = append(s, ir.Const(int(n)))
 	}
-	for i, d := range want {
-		if int64(d.N) != got[i] {
-			return false
-		}
-	}
-	return true
+	return s
 }

@@ -65,11 +65,11 @@ func TestCheckListsEverything(t *testing.T) {
 		want        []string // prefixes of the gaps, in order
 	}{
 		{name: "good", model: "llama"},
-		{name: "unknown family", model: "llama", fields: map[string]string{"model_type": `"mamba"`}, want: []string{"architecture mamba: unknown model_type; known are llama, mistral, qwen2, qwen3, smollm3"}},
+		{name: "unknown family", model: "llama", fields: map[string]string{"model_type": `"mamba"`}, want: []string{"architecture mamba: unknown model_type; known are gemma2, gemma3_text, gpt2, gpt_neox, granite, llama, mistral, mixtral, olmo2, "}},
 		{name: "other head", model: "llama", fields: map[string]string{"architectures": `["LlamaForSequenceClassification"]`}, want: []string{"architecture LlamaForSequenceClassification: "}},
 		{name: "no architectures", model: "llama", fields: map[string]string{"architectures": ""}},
 		{name: "activation", model: "llama", fields: map[string]string{"hidden_act": `"gelu"`}, want: []string{`config hidden_act: "gelu"`}},
-		{name: "longrope", model: "llama", fields: map[string]string{"rope_scaling": `{"type":"longrope","short_factor":[1,1],"long_factor":[1,1]}`}, want: []string{`config rope_parameters.rope_type: "longrope"`}},
+		{name: "longrope", model: "llama", fields: map[string]string{"rope_scaling": `{"type":"longrope","short_factor":[1,1],"long_factor":[1,1]}`}, want: []string{"config rope_parameters.short_factor: 2 factors and 2 in long_factor; 8 pairs", "config rope_parameters.original_max_position_embeddings: is 0"}},
 		{name: "partial rotary", model: "llama", fields: map[string]string{"partial_rotary_factor": "0.5"}, want: []string{"config partial_rotary_factor: 0.5"}},
 		{name: "dynamic is default within the context", model: "llama", fields: map[string]string{"rope_scaling": `{"type":"dynamic","factor":4.0}`}},
 		{name: "unknown rotary field", model: "llama", fields: map[string]string{"rope_scaling": `{"type":"linear","factor":4.0,"twist":1}`}, want: []string{"config rope_parameters.twist: 1 "}},

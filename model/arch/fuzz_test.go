@@ -43,10 +43,13 @@ func FuzzConfig(f *testing.F) {
 			if err := ir.Verify(b.g); err != nil {
 				t.Fatal(err)
 			}
-			if size := b.context * c.HeadDim / 2; b.context < 1 || size > maxRopeSize {
+			if size := b.context * b.rotary / 2; b.context < 1 || size > maxRopeSize {
 				t.Fatalf("%d positions of heads of %d", b.context, c.HeadDim)
 			}
-			for i, v := range first(frequencies(c.Rope, c.HeadDim, b.context)) {
+			if b.f.noRope {
+				continue
+			}
+			for i, v := range first(frequencies(b.f.rope(c), b.rotary, b.context)) {
 				if v != v {
 					t.Fatalf("frequency %d of %+v is not a number", i, c.Rope)
 				}

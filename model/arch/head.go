@@ -17,9 +17,14 @@ import (
 // so it comes after Check; every other checkpoint is left as it is.
 func Resolve(ck *hf.Checkpoint, src hf.Source) error {
 	f, ok := families[ck.Config.ModelType]
-	if !ok || !or(ck.Config.TieWordEmbeddings, f.tied) || !ck.Has(headName) || !ck.Has(embedName) {
+	if !ok || !or(ck.Config.TieWordEmbeddings, f.tied) {
 		return nil
 	}
+	heads, embeds := f.stored(ck, f.head()), f.stored(ck, f.embed())
+	if len(heads) == 0 || len(embeds) == 0 {
+		return nil
+	}
+	headName, embedName := heads[0], embeds[0]
 	head, embed := ck.Tensors[headName], ck.Tensors[embedName]
 	same, err := equal(src, head, embed)
 	if err != nil {

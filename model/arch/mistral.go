@@ -7,10 +7,6 @@ var mistral = family{
 	name: "mistral", architecture: "MistralForCausalLM", eps: 1e-6, positions: 131072,
 	consumes: []string{"sliding_window"},
 	layer: func(b *builder, i int, h ir.ID) ir.ID {
-		window := b.c.Window()
-		if _, stated := b.c.Raw["sliding_window"]; !stated {
-			window = 4096 // the reference's default; null in the file is none
-		}
-		return b.preNormLayer(i, h, attentionOptions{window: window}, false)
+		return b.preNormLayer(i, h, attentionOptions{window: b.window(4096)}, false)
 	},
 }

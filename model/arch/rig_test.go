@@ -73,8 +73,11 @@ func unpack(t *testing.T, name string) string {
 // golden is golden.json and golden.safetensors of one archive.
 type golden struct {
 	t    *testing.T
-	file *safetensors.File
-	data []byte
+	name string
+
+	experts int // of the model, for the layout of their adapters
+	file    *safetensors.File
+	data    []byte
 }
 
 func openGolden(t *testing.T, dir string, info any) *golden {
@@ -94,7 +97,7 @@ func openGolden(t *testing.T, dir string, info any) *golden {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &golden{t, f, data}
+	return &golden{t: t, name: filepath.Base(dir), file: f, data: data}
 }
 
 func (g *golden) floats(name string) []float32 {

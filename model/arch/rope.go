@@ -7,8 +7,9 @@ import (
 )
 
 // ropeTypes are the scalings that can be computed. "dynamic" stretches only
-// beyond max_position_embeddings, which is where our context ends.
-var ropeTypes = []string{"default", "linear", "dynamic", "llama3", "yarn"}
+// beyond max_position_embeddings, and longrope takes other factors beyond its
+// original length, which is where our context ends.
+var ropeTypes = []string{"default", "linear", "dynamic", "llama3", "yarn", "longrope"}
 
 // ropeTables gives cos and sin [context, headDim/2] as the reference does: every
 // step in float32, the angle being the rounded product of position and
@@ -44,6 +45,11 @@ func frequencies(r hf.Rope, headDim, maxPositions int) (freq []float32, factor f
 		}
 	case "llama3":
 		llama3Frequencies(r, freq)
+	case "longrope":
+		for i := range freq {
+			freq[i] = 1 / (float32(r.ShortFactor[i]) * base[i])
+		}
+		return freq, longRopeFactor(r, maxPositions)
 	case "yarn":
 		return yarnFrequencies(r, base, headDim, maxPositions), yarnFactor(r)
 	}
@@ -84,6 +90,21 @@ func yarnFactor(r hf.Rope) float32 {
 		return float32(scale(m) / scale(all))
 	}
 	return float32(scale(1))
+}
+
+// longRopeFactor is what cos and sin are multiplied by.
+func longRopeFactor(r hf.Rope, maxPositions int) float32 {
+	if r.AttentionFactor != nil {
+		return float32(*r.AttentionFactor)
+	}
+	factor, original := r.Factor, float64(r.OriginalMaxPositions)
+	if factor == 0 {
+		factor = float64(maxPositions) / original
+	}
+	if factor <= 1 {
+		return 1
+	}
+	return float32(math.Sqrt(1 + math.Log(factor)/math.Log(original)))
 }
 
 // yarnFrequencies blends interpolated (slow) and original (fast) rotations.

@@ -180,6 +180,7 @@ var cases = map[ir.Op]func(b *bench) ir.ID{
 	ir.OpAddRow:   func(b *bench) ir.ID { return b.op(ir.OpAddRow, b.x("a"), b.param("w", width)) },
 	ir.OpCenter:   func(b *bench) ir.ID { x := b.x("a"); return b.op(ir.OpMul, b.op(ir.OpCenter, b.op(ir.OpMul, x, x)), x) },
 	ir.OpDecay:    func(b *bench) ir.ID { return b.op(ir.OpDecay, b.x("a"), b.param("w", width)) },
+	ir.OpJoin:     func(b *bench) ir.ID { x := b.x("a"); return b.op(ir.OpJoin, x, b.op(ir.OpTanh, b.x("b")), x) },
 	ir.OpTanh:     func(b *bench) ir.ID { return b.op(ir.OpTanh, b.x("a")) },
 	ir.OpSigmoid:  func(b *bench) ir.ID { return b.op(ir.OpSigmoid, b.x("a")) },
 	ir.OpSoftplus: func(b *bench) ir.ID { return b.op(ir.OpSoftplus, b.x("a")) },

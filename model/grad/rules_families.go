@@ -15,6 +15,7 @@ func init() {
 		ir.OpCenter:       ruleCenter,
 		ir.OpDecay:        ruleDecay,
 		ir.OpSlice:        ruleSlice,
+		ir.OpJoin:         ruleJoin,
 		ir.OpTanh:         ruleTanh,
 		ir.OpSigmoid:      ruleSigmoid,
 		ir.OpSoftplus:     ruleSoftplus,
@@ -68,6 +69,20 @@ func ruleDecay(b *backward, n *ir.Node, dys []ir.ID) error {
 func ruleSlice(b *backward, n *ir.Node, dys []ir.ID) error {
 	a := ir.Attrs{Heads: n.Attr.Heads, HeadDim: n.Attr.HeadDim, Offset: n.Attr.Offset, Of: n.Attr.Of}
 	return b.add(n, 0, b.op(ir.OpSliceGrad, a, dys[0])[0])
+}
+
+func ruleJoin(b *backward, n *ir.Node, dys []ir.ID) error {
+	of, from := b.g.Value(dys[0]).Type.Shape[1].N, 0
+	for k, in := range n.In {
+		width := b.g.Value(in).Type.Shape[1].N
+		if b.needs[in] {
+			if err := b.add(n, k, b.op(ir.OpSlice, ir.Attrs{Heads: 1, Of: of, Offset: from, HeadDim: width}, dys[0])[0]); err != nil {
+				return err
+			}
+		}
+		from += width
+	}
+	return nil
 }
 
 // dx = dy - dy*y².

@@ -46,6 +46,17 @@ func inferSliceGrad(in []Type, a Attrs) ([]Type, error) {
 	return []Type{{in[0].DType, withLast(in[0].Shape, Const(a.Heads*a.Of))}}, sliceOK(last(in[0].Shape), a, a.HeadDim)
 }
 
+func inferJoin(in []Type, _ Attrs) ([]Type, error) {
+	width := 0
+	for i, t := range in {
+		if len(t.Shape) != 2 || t.Shape[0] != in[0].Shape[0] || t.Shape[1].Sym != None || t.DType != in[0].DType || !float(t) {
+			return nil, want(false, "input %d is %s, input 0 is %s", i, t, in[0])
+		}
+		width += t.Shape[1].N
+	}
+	return []Type{{in[0].DType, withLast(in[0].Shape, Const(width))}}, nil
+}
+
 func inferTopK(in []Type, a Attrs) ([]Type, error) {
 	if err := rank(in, 2); err != nil {
 		return nil, err

@@ -74,6 +74,7 @@ const (
 	OpCenter   // x[rows,D] -> x - mean over D
 	OpDecay    // x[rows,N], a[N] -> -exp(a)*x
 	OpSlice    // x[rows,Heads*Of]; Offset, HeadDim -> columns [Offset,Offset+HeadDim) of each group of Of [rows,Heads*HeadDim]
+	OpJoin     // two to four x[rows,N] -> side by side [rows,sum of N]
 	OpTanh     // a
 	OpSigmoid  // a
 	OpSoftplus // a -> log(1+exp(a))
@@ -249,6 +250,7 @@ var table = [numOps]Spec{
 	OpCenter:   {Name: "Center", MinIn: 1, MaxIn: 1, Outputs: 1, Reuse: true, Infer: inferMatrix},
 	OpDecay:    {Name: "Decay", MinIn: 2, MaxIn: 2, Outputs: 1, Reuse: true, Infer: inferRow},
 	OpSlice:    {Name: "Slice", MinIn: 1, MaxIn: 1, Outputs: 1, Attrs: sliceAttrs, Infer: inferSlice},
+	OpJoin:     {Name: "Join", MinIn: 2, MaxIn: 4, Outputs: 1, Infer: inferJoin},
 	OpTanh:     {Name: "Tanh", MinIn: 1, MaxIn: 1, Outputs: 1, Reuse: true, Infer: inferSame},
 	OpSigmoid:  {Name: "Sigmoid", MinIn: 1, MaxIn: 1, Outputs: 1, Reuse: true, Infer: inferSame},
 	OpSoftplus: {Name: "Softplus", MinIn: 1, MaxIn: 1, Outputs: 1, Reuse: true, Infer: inferSame},

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"sort"
+	"strings"
 )
 
 // AdapterConfig is the content of PEFT's adapter_config.json.
@@ -26,8 +27,12 @@ type AdapterConfig struct {
 // NewAdapterConfig describes adapters over a base model for export.
 func NewAdapterConfig(base string, c Config, adapters []Adapter) AdapterConfig {
 	leaves := map[string]bool{}
+	transposed := false
 	for _, a := range adapters {
-		leaves[Leaf(a.Module)] = true
+		transposed = transposed || a.Transposed
+		for _, t := range a.Tensors(nil) {
+			leaves[Leaf(strings.TrimSuffix(t.Name, map[bool]string{true: ".lora_B.weight", false: ".lora_A.weight"}[t.B]))] = true
+		}
 	}
 	targets := make([]string, 0, len(leaves))
 	for l := range leaves {
@@ -35,7 +40,7 @@ func NewAdapterConfig(base string, c Config, adapters []Adapter) AdapterConfig {
 	}
 	sort.Strings(targets)
 	return AdapterConfig{PeftType: "LORA", TaskType: "CAUSAL_LM", BaseModel: base, Rank: c.Rank, Alpha: c.Alpha,
-		Bias: "none", TargetModules: targets, InferenceMode: true}
+		Bias: "none", TargetModules: targets, InferenceMode: true, FanInFanOut: transposed}
 }
 
 // JSON is the file's text.
@@ -90,8 +95,6 @@ func (c AdapterConfig) check(raw map[string]json.RawMessage) error {
 		return fmt.Errorf("%w: task_type is %q, only CAUSAL_LM is supported", ErrConfig, c.TaskType)
 	case c.Bias != "none" && c.Bias != "":
 		return fmt.Errorf("%w: bias is %q, only none is supported", ErrConfig, c.Bias)
-	case c.FanInFanOut:
-		return fmt.Errorf("%w: fan_in_fan_out is true, which is not supported", ErrConfig)
 	case c.Rank < 1 || c.Rank > MaxRank:
 		return fmt.Errorf("%w: r is %d, it is 1 to %d", ErrConfig, c.Rank, MaxRank)
 	case !(c.Alpha > 0) || c.Alpha > 1e6:

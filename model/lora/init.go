@@ -17,10 +17,11 @@ import (
 func Init(adapters []Adapter, seed uint64) map[string][]float32 {
 	tensors := make(map[string][]float32, 2*len(adapters))
 	for _, a := range adapters {
-		down := make([]float32, a.Rank*a.In)
+		n := max(a.Experts, 1)
+		down := make([]float32, n*a.Rank*a.In)
 		uniform(down, stream(a.A, seed), float32(1/math.Sqrt(float64(a.In))))
 		tensors[a.A] = down
-		tensors[a.B] = make([]float32, a.Out*a.Rank)
+		tensors[a.B] = make([]float32, n*a.Out*a.Rank)
 	}
 	return tensors
 }
@@ -47,14 +48,24 @@ func uniform(x []float32, key uint64, bound float32) {
 	}
 }
 
-// Merge gives w + scale·b·a, computed in float64 and rounded once: w [out,in],
-// a [rank,in], b [out,rank].
+// Merge gives w + scale·b·a, computed in float64 and rounded once: w [out,in]
+// (or [in,out] if Transposed), a [rank,in], b [out,rank]; of experts one after
+// the other.
 func Merge(w, a, b []float32, ad Adapter, scale float64) ([]float32, error) {
-	if len(w) != ad.Out*ad.In || len(a) != ad.Rank*ad.In || len(b) != ad.Out*ad.Rank {
-		return nil, fmt.Errorf("merge adapter of %s: %w: weight of %d, A of %d, B of %d elements for [%d,%d] of rank %d",
-			ad.Module, ErrTensor, len(w), len(a), len(b), ad.Out, ad.In, ad.Rank)
+	n := max(ad.Experts, 1)
+	if len(w) != n*ad.Out*ad.In || len(a) != n*ad.Rank*ad.In || len(b) != n*ad.Out*ad.Rank {
+		return nil, fmt.Errorf("merge adapter of %s: %w: weight of %d, A of %d, B of %d elements for %d of [%d,%d] of rank %d",
+			ad.Module, ErrTensor, len(w), len(a), len(b), n, ad.Out, ad.In, ad.Rank)
 	}
 	merged := make([]float32, len(w))
+	for e := range n {
+		cut := func(x []float32) []float32 { return x[e*len(x)/n : (e+1)*len(x)/n] }
+		mergeOne(cut(merged), cut(w), cut(a), cut(b), ad, scale)
+	}
+	return merged, nil
+}
+
+func mergeOne(merged, w, a, b []float32, ad Adapter, scale float64) {
 	row := make([]float64, ad.In)
 	for o := range ad.Out {
 		clear(row)
@@ -65,8 +76,11 @@ func Merge(w, a, b []float32, ad Adapter, scale float64) ([]float32, error) {
 			}
 		}
 		for i, d := range row {
-			merged[o*ad.In+i] = float32(float64(w[o*ad.In+i]) + scale*d)
+			at := o*ad.In + i
+			if ad.Transposed {
+				at = i*ad.Out + o
+			}
+			merged[at] = float32(float64(w[at]) + scale*d)
 		}
 	}
-	return merged, nil
 }

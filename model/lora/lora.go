@@ -3,6 +3,7 @@ package lora
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"smolgym/model/ir"
@@ -26,6 +27,9 @@ type Config struct {
 	Attention bool    // query, key, value and output projections
 	MLP       bool    // gate, up and down projections
 	Unembed   bool    // the output head
+	// Of, if not nil, gives a module of a selected part its own rank and alpha;
+	// rank 0 leaves it without an adapter.
+	Of func(module string) (rank int, alpha float64)
 }
 
 // Scale is the factor of the adapter's output.
@@ -56,14 +60,17 @@ func (c Config) Check() error {
 	return nil
 }
 
-// Adapter is one adapted module.
+// Adapter is one adapted module, or the same module of every expert.
 type Adapter struct {
-	Module  string // "model.layers.0.self_attn.q_proj"
-	Weight  string // the base tensor under it
-	A, B    string // PEFT tensor names
-	In, Out int    // A is [Rank,In], B is [Out,Rank]
-	Rank    int
-	Part    ir.Part
+	Module     string // "model.layers.0.self_attn.q_proj"
+	Weight     string // the base tensor under it
+	A, B       string // PEFT tensor names; of experts, see Tensors
+	In, Out    int    // A is [Rank,In], B is [Out,Rank]
+	Rank       int
+	Experts    int     // 0 for one module; else A is [Experts,Rank,In], B is [Experts,Out,Rank]
+	Transposed bool    // the base tensor is [In,Out]
+	Scale      float64 // factor of the adapter's output
+	Part       ir.Part
 }
 
 // Prefix stands before the module path in PEFT's tensor names.
@@ -125,32 +132,113 @@ func (r *rewrite) node(n *ir.Node) error {
 	for k, id := range n.Out {
 		r.ids[id] = r.to.SetName(out[k], r.from.Value(id).Name)
 	}
-	if n.Op != ir.OpLinear || !r.config.selects(n.Attr.Part) || r.to.Err() != nil {
+	if !adaptable(n.Op) || !r.config.selects(n.Attr.Part) || r.to.Err() != nil {
 		return nil
 	}
 	if n.Attr.Module == "" {
 		return fmt.Errorf("%w: a linear node of a selected part has no module name", ErrConfig)
 	}
-	r.ids[n.Out[0]] = r.adapt(n, in[0], in[1], out[0])
-	return nil
-}
-
-// adapt appends the adapter of y = x·wᵀ and returns their sum [rows,out].
-func (r *rewrite) adapt(n *ir.Node, x, w, y ir.ID) ir.ID {
-	shape := r.to.Value(w).Type.Shape // [out,in]
-	a := Adapter{Module: n.Attr.Module, Weight: r.to.Value(w).Name, In: shape[1].N, Out: shape[0].N, Rank: r.config.Rank, Part: n.Attr.Part}
-	a.A, a.B = Names(a.Module)
+	rank, alpha := r.config.Rank, r.config.Alpha
+	if r.config.Of != nil {
+		if rank, alpha = r.config.Of(n.Attr.Module); rank == 0 {
+			return nil
+		}
+		if rank < 0 || rank > MaxRank || !(alpha > 0) {
+			return fmt.Errorf("%w: rank %d, alpha %g for module %s; the rank is 1 to %d, alpha above 0", ErrConfig, rank, alpha, n.Attr.Module, MaxRank)
+		}
+	}
+	a := r.describe(n, in[1])
+	a.Rank, a.Scale = rank, alpha/float64(rank)
 	if _, again := r.to.ByName(a.A); !again {
 		r.adapters = append(r.adapters, a)
 	}
-	down := r.to.Declare(ir.ClassAdapter, a.A, ir.F32, ir.Const(a.Rank), ir.Const(a.In))
-	up := r.to.Declare(ir.ClassAdapter, a.B, ir.F32, ir.Const(a.Out), ir.Const(a.Rank))
+	r.ids[n.Out[0]] = r.adapt(n, a, in, out[0])
+	return nil
+}
+
+func adaptable(op ir.Op) bool {
+	return op == ir.OpLinear || op == ir.OpLinearT || op == ir.OpExpertLinear
+}
+
+// describe reads the sizes of a module off its weight.
+func (r *rewrite) describe(n *ir.Node, w ir.ID) Adapter {
+	v := r.to.Value(w)
+	shape := v.Type.Shape // [out,in]
+	a := Adapter{Module: n.Attr.Module, Weight: v.Name, Part: n.Attr.Part}
+	switch n.Op {
+	case ir.OpLinearT:
+		a.In, a.Out, a.Transposed = shape[0].N, shape[1].N, true
+	case ir.OpExpertLinear:
+		a.Experts, a.Out, a.In = shape[0].N, shape[1].N, shape[2].N
+	default:
+		a.Out, a.In = shape[0].N, shape[1].N
+	}
+	a.A, a.B = Names(a.Module)
+	return a
+}
+
+// adapt appends the adapter of y, the module's output, and returns their sum
+// [rows,out]. Experts' adapters go by the same choice of experts.
+func (r *rewrite) adapt(n *ir.Node, a Adapter, in []ir.ID, y ir.ID) ir.ID {
+	op, choice, lead := ir.OpLinear, []ir.ID(nil), []ir.Dim(nil)
+	if a.Experts > 0 {
+		op, choice, lead = n.Op, in[2:3], []ir.Dim{ir.Const(a.Experts)}
+	}
+	declare := func(name string, rows, columns int) ir.ID {
+		return r.to.Declare(ir.ClassAdapter, name, ir.F32, append(slices.Clone(lead), ir.Const(rows), ir.Const(columns))...)
+	}
+	down, up := declare(a.A, a.Rank, a.In), declare(a.B, a.Out, a.Rank)
 	at := func(suffix string) ir.Attrs { return ir.Attrs{Layer: n.Attr.Layer, Module: a.Module + suffix} }
-	h := r.to.Op1(ir.OpLinear, at(".lora_A"), x, down) // [rows,rank]
-	d := r.to.Op1(ir.OpLinear, at(".lora_B"), h, up)   // [rows,out]
+	h := r.to.Op1(op, at(".lora_A"), append([]ir.ID{in[0], down}, choice...)...) // [rows,rank]
+	d := r.to.Op1(op, at(".lora_B"), append([]ir.ID{h, up}, choice...)...)       // [rows,out]
 	sum := at(".lora")
-	sum.Scale = r.config.Scale()
+	sum.Scale = a.Scale
 	return r.to.Op1(ir.OpScaleAdd, sum, y, d)
+}
+
+// Tensor is one tensor of an adapter file: rows x columns elements of A or B.
+type Tensor struct {
+	Name          string
+	Rows, Columns int
+	B             bool // out of B; else out of A
+	Offset        int  // its first element there
+}
+
+// Tensors lists an adapter as PEFT stores it. Experts are modules of their own
+// there, and a projection that holds two of them, gate and up, is two modules
+// with equal A. parts names the experts' stored weights as the base model's files
+// do, expert by expert; without it they are called as in Qwen's files.
+func (a Adapter) Tensors(parts []string) []Tensor {
+	if a.Experts == 0 {
+		return []Tensor{{a.A, a.Rank, a.In, false, 0}, {a.B, a.Out, a.Rank, true, 0}}
+	}
+	if len(parts) < a.Experts {
+		parts = defaultParts(a)
+	}
+	each := len(parts) / a.Experts // modules of one expert
+	var list []Tensor
+	for i, weight := range parts[:each*a.Experts] {
+		e, rows := i/each, a.Out/each
+		nameA, nameB := Names(strings.TrimSuffix(weight, ".weight"))
+		list = append(list, Tensor{nameA, a.Rank, a.In, false, e * a.Rank * a.In},
+			Tensor{nameB, rows, a.Rank, true, (e*a.Out + i%each*rows) * a.Rank})
+	}
+	return list
+}
+
+func defaultParts(a Adapter) []string {
+	block, leaf := strings.TrimSuffix(a.Module, Leaf(a.Module)), Leaf(a.Module)
+	leaves := []string{leaf}
+	if leaf == "gate_up_proj" {
+		leaves = []string{"gate_proj", "up_proj"}
+	}
+	var parts []string
+	for e := range a.Experts {
+		for _, l := range leaves {
+			parts = append(parts, fmt.Sprintf("%s%d.%s.weight", block, e, l))
+		}
+	}
+	return parts
 }
 
 // Leaf is the last part of a module path, as PEFT's target_modules has it.

@@ -222,7 +222,6 @@ func TestParseAdapterConfig(t *testing.T) {
 		`,"peft_type":"IA3"`:             "peft_type",
 		`,"task_type":"SEQ_CLS"`:         "task_type",
 		`,"bias":"all"`:                  "bias",
-		`,"fan_in_fan_out":true`:         "fan_in_fan_out",
 		`,"r":0`:                         "r is 0",
 		`,"r":1e9`:                       "parse adapter config",
 		`,"r":1.5`:                       "parse adapter config",
