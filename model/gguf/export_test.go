@@ -377,3 +377,34 @@ func TestSolveLlama3(t *testing.T) {
 		t.Errorf("any factors: %v", err)
 	}
 }
+
+// zeros writes n zero bytes.
+func zeros(n int64) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := io.CopyN(w, zeroReader{}, n)
+		return err
+	}
+}
+
+type zeroReader struct{}
+
+func (zeroReader) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// A tensor of 32 MB passes through a fixed amount of memory.
+func TestExportMemory(t *testing.T) {
+	m := modelOf(t, goldenCheckpoint(t, "llama"))
+	const rows = 1 << 17
+	m.Config = bytes.Replace(m.Config, []byte(`"vocab_size": 512`), []byte(`"vocab_size": 131072`), 1)
+	for i := range m.Tensors {
+		if e := &m.Tensors[i]; e.Shape[0] == 512 {
+			e.Shape, e.Data = []int64{rows, 64}, zeros(rows*64*4)
+		}
+	}
+	var err error
+	if grown := allocated(func() { err = Export(io.Discard, m, Q8_0) }); grown > 4<<20 || err != nil {
+		t.Errorf("%d bytes were allocated, %v", grown, err)
+	}
+}

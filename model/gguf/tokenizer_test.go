@@ -180,6 +180,58 @@ func TestTokenizerSmall(t *testing.T) {
 	}
 }
 
+// A SentencePiece model: merges by score, bytes for what has no token, a space put first, and the way back to a file.
+func TestSentencePieceSmall(t *testing.T) {
+	tokens := []string{"<unk>", "<s>", "</s>"}
+	types := []int32{tokenUnknown, tokenControl, tokenControl}
+	scores := []float32{0, 0, 0}
+	for b := range 256 {
+		tokens, types, scores = append(tokens, fmt.Sprintf("<0x%02X>", b)), append(types, tokenByte), append(scores, 0)
+	}
+	pieces := []string{"ab", "bc", "▁a", "▁abc", "▁", "a", "b", "c"} // ids from 259, best first
+	for i, p := range pieces {
+		tokens, types, scores = append(tokens, p), append(types, tokenNormal), append(scores, -float32(i))
+	}
+	for _, prefix := range []bool{true, false} {
+		var b bytes.Buffer
+		if err := Write(&b, []KV{{modelKey, "llama"}, {tokensKey, tokens}, {typesKey, types}, {scoresKey, scores}, {addSpaceKey, prefix},
+			{bosKey, uint32(1)}, {eosKey, uint32(2)}, {unkKey, uint32(0)}}, nil); err != nil {
+			t.Fatal(err)
+		}
+		f, err := parse(b.Bytes())
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _, err := tokenizerOf(f, 300, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := withTokenizer(text, 1, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, _, err := tokenizerOf(again, 300, 64)
+		if err != nil || !bytes.Equal(back, text) {
+			t.Errorf("prefix %v: written and read again it differs (%v)", prefix, err)
+		}
+		tok, err := tokenizer.Load(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// "ab" comes before "bc", so c stays alone; é has no token.
+		want := []int32{1, 259, 266, 3 + 0xC3, 3 + 0xA9, 263, 260}
+		if prefix {
+			want = slices.Insert(want, 1, 263)
+		}
+		if got := tok.Encode("abcé bc", true); !slices.Equal(got, want) {
+			t.Errorf("prefix %v: ids %v, want %v", prefix, got, want)
+		}
+		if got := tok.Decode(want, true); got != "abcé bc" {
+			t.Errorf("prefix %v: decoded %q", prefix, got)
+		}
+	}
+}
+
 // What has no name in the other format is refused by its own.
 func TestTokenizerRefusals(t *testing.T) {
 	for name, text := range map[string][]byte{

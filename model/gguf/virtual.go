@@ -196,6 +196,11 @@ func (m *mapped) span(r io.ReaderAt, p []byte, at, from int64, room *scratch) er
 		if err := safetensors.PutFloat32s(room.bytes[:count*size], m.dtype, values); err != nil {
 			return fmt.Errorf("read tensor %q: %w", m.src.Name, err)
 		}
+		if m.dtype == safetensors.F16 {
+			if err := overflow(room.bytes[:count*size], 0x7c00, values, F16); err != nil {
+				return fmt.Errorf("read tensor %q from element %d: %w", m.src.Name, first, err)
+			}
+		}
 		n := copy(p, room.bytes[skip:count*size])
 		p, from = p[n:], from+int64(n)
 	}

@@ -26,7 +26,8 @@ func TestLeaveExports(t *testing.T) {
 		}
 		for _, encoding := range writable {
 			m := modelOf(t, src)
-			m.Tokenizer = smallTokenizer(byteLevel(true), endToken)
+			m.Tokenizer = exportTokenizer(t)
+			files["tokenizer.json"] = m.Tokenizer
 			files[encoding.String()+".gguf"] = exported(t, m, encoding)
 		}
 		for n, b := range files {
@@ -35,4 +36,17 @@ func TestLeaveExports(t *testing.T) {
 			}
 		}
 	}
+}
+
+// exportTokenizer is one that fits the goldens' vocabulary of 512: the shared one, or a smaller one where that is absent.
+func exportTokenizer(t *testing.T) []byte {
+	root := os.Getenv("SMOLGYM_SHARED")
+	if root == "" {
+		root = filepath.Join("..", "..", "..", "shared")
+	}
+	path := filepath.Join(root, "data", "tokenizers", "tiny512", "tokenizer.json.gz")
+	if _, err := os.Stat(path); err != nil {
+		return smallTokenizer(byteLevel(true), endToken)
+	}
+	return unzip(t, path)
 }

@@ -61,9 +61,23 @@ if tensors:
     sys.exit(f"not in the checkpoint: {sorted(tensors)}")
 print(f"{path.name}: {len(reader.tensors)} tensors as the gguf package would write them ({', '.join(sorted(kinds))})")
 
+if (folder / "tokenizer.json").exists() and "tokenizer.ggml.tokens" in reader.fields:
+    model = json.loads((folder / "tokenizer.json").read_text())
+    want = dict(model["model"]["vocab"])
+    want |= {a["content"]: a["id"] for a in model["added_tokens"]}
+    got = reader.fields["tokenizer.ggml.tokens"].contents()
+    if any(got[i] != token for token, i in want.items()) or len(got) != config["vocab_size"]:
+        sys.exit("the tokens differ")
+    if "tokenizer.ggml.merges" in reader.fields:
+        merges = [m if isinstance(m, str) else " ".join(m) for m in model["model"]["merges"]]
+        if reader.fields["tokenizer.ggml.merges"].contents() != merges:
+            sys.exit("the merges differ")
+    print(f"{path.name}: {len(want)} tokens as tokenizer.json has them")
+
 try:
     import torch
-    from transformers import AutoModelForCausalLM
+    from tokenizers import Tokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 except ImportError:
     print("transformers is not installed: logits were not compared")
     sys.exit()
@@ -83,3 +97,10 @@ print(f"{path.name}: logits differ by {worst:.2e} at most, the largest is {b.abs
 exact = kinds == {"F32"} or "Q8_0" not in kinds and config.get("dtype", config.get("torch_dtype")) == "bfloat16" and "BF16" in kinds
 if exact and worst > 1e-4 or worst > 0.1 * b.abs().max().item():
     sys.exit("the logits differ")
+if (folder / "tokenizer.json").exists() and "tokenizer.ggml.tokens" in reader.fields:
+    ours = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    theirs = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for text in "hello world", "The 12 cats' whiskers, don't!", "a\n\n b 123456":
+        if ours(text, add_special_tokens=False)["input_ids"] != theirs.encode(text, add_special_tokens=False).ids:
+            sys.exit(f"the ids of {text!r} differ")
+    print(f"{path.name}: transformers makes the same ids of it")
