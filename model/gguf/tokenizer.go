@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -208,6 +209,9 @@ func (v *vocabulary) sentencePiece() ([]byte, error) {
 			return nil, fmt.Errorf("metadata %q: %w: normalisation of a SentencePiece model", key, ErrUnsupported)
 		}
 	}
+	if err := v.userTokens(); err != nil {
+		return nil, err
+	}
 	prefix, err := v.flag(addSpaceKey, true)
 	if err != nil {
 		return nil, err
@@ -242,6 +246,33 @@ func (v *vocabulary) sentencePiece() ([]byte, error) {
 	}
 	b.WriteString("]}}")
 	return b.Bytes(), nil
+}
+
+// userTokens undoes what converters do to the tokens that users defined, such as runs of spaces: these were written with
+// spaces, and with a score of their own. The original's come before all other merges.
+func (v *vocabulary) userTokens() error {
+	best := float32(math.Inf(-1))
+	for id, kind := range v.types {
+		if kind == tokenNormal {
+			best = max(best, v.scores[id])
+		}
+	}
+	for id, token := range v.tokens {
+		if v.types[id] != tokenUser || token == "" {
+			continue
+		}
+		v.scores[id] = best
+		if strings.Trim(token, " ") != "" {
+			continue
+		}
+		marked := strings.ReplaceAll(token, " ", "▁")
+		if old, taken := v.ids[marked]; taken {
+			return fmt.Errorf("metadata %q: %w: token %q is %d and, with spaces, %d", tokensKey, ErrHeader, marked, old, id)
+		}
+		delete(v.ids, token)
+		v.tokens[id], v.ids[marked] = marked, id
+	}
+	return nil
 }
 
 // scoredMerge cuts a token in two, each a token too.
