@@ -6,9 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -212,6 +215,95 @@ func checkMarks(tb testing.TB, g golden, r Result) {
 			return
 		}
 		end = x[1]
+	}
+}
+
+// controlText is what control tokens look like in the published templates.
+var controlText = regexp.MustCompile(`<\|[^|<>\s]{1,40}\|>|<｜[^｜<>\s]{1,40}｜>|<(?:start|end)_of_turn>|\[/?[A-Z]+(?:_[A-Z]+)*\]|</?s>`)
+
+// controls lists the control tokens of a result that the template made, and those that it did not.
+func controls(r Result) (made, not []string) {
+	for _, x := range controlText.FindAllStringIndex(r.Text, -1) {
+		if r.Control(x[0], x[1]) {
+			made = append(made, r.Text[x[0]:x[1]])
+		} else {
+			not = append(not, r.Text[x[0]:x[1]])
+		}
+	}
+	return made, not
+}
+
+// TestGoldenControl holds the marks to their purpose on the published templates: a control token that no message
+// spells counts as one, and defusing what messages spell changes no control token.
+func TestGoldenControl(t *testing.T) {
+	dir := sharedFolder(t)
+	var about map[string]struct {
+		Special map[string]string `json:"special_tokens"`
+	}
+	readJSON(t, readFile(t, filepath.Join(dir, "templates.json")), &about)
+	made, spelled, compared := 0, 0, 0
+	readLines(t, filepath.Join(dir, "conversations.jsonl.gz"), func(line []byte) {
+		var c, plain conversation
+		readJSON(t, line, &c)
+		// without the brackets that control tokens have
+		defused := strings.NewReplacer("<|", "(|", "<｜", "(|", "<s", "(s", "</s", "(/s", "<e", "(e", "[", "(", "]", ")")
+		var v any
+		readJSON(t, line, &v)
+		var values func(v any) any
+		values = func(v any) any {
+			switch v := v.(type) {
+			case string:
+				return defused.Replace(v)
+			case []any:
+				for i := range v {
+					v[i] = values(v[i])
+				}
+			case map[string]any:
+				for k := range v {
+					v[k] = values(v[k])
+				}
+			}
+			return v
+		}
+		clean, err := json.Marshal(values(v))
+		if err != nil {
+			t.Fatal(err)
+		}
+		readJSON(t, clean, &plain)
+		for _, name := range slices.Sorted(maps.Keys(about)) {
+			tmpl := compile(t, string(readFile(t, filepath.Join(dir, name+".jinja"))))
+			r, err := tmpl.Render(t.Context(), c.input(t, about[name].Special))
+			if err != nil {
+				continue
+			}
+			is, not := controls(r)
+			made += len(is)
+			spelled += len(not)
+			var raw strings.Builder
+			enc := json.NewEncoder(&raw)
+			enc.SetEscapeHTML(false)
+			readJSON(t, line, &v)
+			if err := enc.Encode(v); err != nil {
+				t.Fatal(err)
+			}
+			for _, token := range not {
+				if !strings.Contains(raw.String(), token) {
+					t.Errorf("%s %s: %s counts as the conversation's, which does not spell it", name, c.ID, token)
+				}
+			}
+			p, err := tmpl.Render(t.Context(), plain.input(t, about[name].Special))
+			if err != nil {
+				continue
+			}
+			if other, _ := controls(p); !slices.Equal(is, other) {
+				t.Errorf("%s %s: control tokens %q, with defused messages %q", name, c.ID, is, other)
+			}
+			compared++
+		}
+	})
+	t.Logf("%d control tokens of templates, %d spelled by conversations, %d renderings compared", made, spelled, compared)
+	if made == 0 || spelled == 0 || compared == 0 {
+		t.Error("nothing was compared")
 	}
 }
 

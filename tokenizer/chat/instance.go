@@ -15,7 +15,7 @@ import (
 const keepBytes = 16 << 20
 
 // idleInstances is how many instances of one template wait for work.
-const idleInstances = 4
+const idleInstances = 2
 
 // instance is the module with one template loaded. It belongs to one goroutine at a time.
 type instance struct {

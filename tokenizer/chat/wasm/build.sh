@@ -17,7 +17,7 @@ printf '{"files":{},"package":"%s"}' "$package" > "$crate/.cargo-checksum.json"
 
 # no path of this machine gets into the module
 export RUSTFLAGS="--remap-path-prefix=$PWD=chat --remap-path-prefix=$(rustc --print sysroot)=rust"
-export RUSTFLAGS="$RUSTFLAGS -C link-arg=-zstack-size=4194304"
+export RUSTFLAGS="$RUSTFLAGS -C link-arg=-zstack-size=2097152"
 cargo build --locked --offline --release --target wasm32-unknown-unknown \
 	--target-dir "$build/target" \
 	--config 'source.crates-io.replace-with="vendored"' \

@@ -103,8 +103,16 @@ fn string(state: &State, v: &Value, name: &str, args: &[Value]) -> Result<Option
             args.done(1)?;
             partition(v, sep.as_str().unwrap_or(""), name == "partition")?
         }
+        _ => return more(v, name, &args),
+    };
+    Ok(Some(rv))
+}
+
+fn more(v: &Value, name: &str, args: &Args) -> Result<Option<Value>, Error> {
+    let s = v.as_str().unwrap_or("");
+    let rv = match name {
         "removeprefix" | "removesuffix" => {
-            let Some(fix) = text_arg(&args, 0, "fix")? else {
+            let Some(fix) = text_arg(args, 0, "fix")? else {
                 return fail("a string is required");
             };
             args.done(1)?;
@@ -113,7 +121,7 @@ fn string(state: &State, v: &Value, name: &str, args: &[Value]) -> Result<Option
             part_of(v, part.unwrap_or(s))
         }
         "index" | "rindex" => {
-            let Some(what) = text_arg(&args, 0, "sub")? else {
+            let Some(what) = text_arg(args, 0, "sub")? else {
                 return fail("a string is required");
             };
             args.done(1)?;
@@ -128,14 +136,14 @@ fn string(state: &State, v: &Value, name: &str, args: &[Value]) -> Result<Option
         "casefold" => Value::from(s.to_lowercase().replace('ß', "ss")),
         "swapcase" => Value::from(swap_case(s)),
         "zfill" => {
-            let width = usize::try_from(int_arg(&args, 0, "width", 0)?).unwrap_or(0);
+            let width = usize::try_from(int_arg(args, 0, "width", 0)?).unwrap_or(0);
             let sign = s.len() - s.strip_prefix(['-', '+']).unwrap_or(s).len();
             let padded = text_pad(&s[sign..], width.saturating_sub(sign), "0", Pad::Left)?;
             Value::from(format!("{}{padded}", &s[..sign]))
         }
         "center" | "ljust" | "rjust" => {
-            let width = usize::try_from(int_arg(&args, 0, "width", 0)?).unwrap_or(0);
-            let fill = text_arg(&args, 1, "fillchar")?;
+            let width = usize::try_from(int_arg(args, 0, "width", 0)?).unwrap_or(0);
+            let fill = text_arg(args, 1, "fillchar")?;
             let fill = fill.as_ref().and_then(|x| x.as_str()).unwrap_or(" ");
             args.done(2)?;
             text_pad(s, width, fill, match name {
