@@ -1,0 +1,298 @@
+package export
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"smolgym/model/hf"
+	"smolgym/model/ir"
+	"smolgym/model/lora"
+	"smolgym/model/safetensors"
+)
+
+// Imported is an adapter that was read.
+type Imported struct {
+	BaseModel string   // what the adapter says it was trained on
+	Modules   []Module // in the model's order, each with its own rank and alpha; tensors under our names, read from the source
+	Warnings  []string // what was odd and has no effect on the values, a sentence each
+
+	base *base
+}
+
+// MismatchError lists everything about an adapter's tensors that does not fit its base model.
+type MismatchError struct {
+	Missing    []string // tensors, by name
+	Unexpected []string // tensors, by name and reason
+	Wrong      []string // tensors of another shape or type, by name and reason
+}
+
+func (e *MismatchError) Error() string {
+	var parts []string
+	for _, p := range []struct {
+		what  string
+		names []string
+	}{{"missing", e.Missing}, {"unexpected", e.Unexpected}, {"wrong", e.Wrong}} {
+		if len(p.names) > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s: %s", len(p.names), p.what, several(p.names)))
+		}
+	}
+	return fmt.Sprintf("%s: its tensors do not fit the base model: %s", ErrAdapter, strings.Join(parts, "; "))
+}
+
+func (e *MismatchError) Unwrap() error { return ErrAdapter }
+
+// ReadAdapter reads PEFT's folder and checks it against the base model. The folder has to stay readable: tensors are read
+// when they are opened, and given as float32, which holds every F16 and BF16 exactly.
+func ReadAdapter(folder, baseModel hf.Source) (*Imported, error) {
+	c, err := readPEFT(folder)
+	if err != nil {
+		return nil, fmt.Errorf("import adapter: %w", err)
+	}
+	b, err := openBase(baseModel)
+	if err != nil {
+		return nil, fmt.Errorf("import adapter: %w", err)
+	}
+	file, err := readHeader(folder)
+	if err != nil {
+		return nil, fmt.Errorf("import adapter: %w", err)
+	}
+	x := &importer{folder: folder, c: c, b: b, found: map[string]*Module{}}
+	for _, t := range file.Tensors() {
+		x.tensor(t)
+	}
+	im, err := x.finish()
+	if err != nil {
+		return nil, fmt.Errorf("import adapter: %w", err)
+	}
+	return im, nil
+}
+
+// readPEFT reads the configuration, and refuses a folder without weights in the form that is read.
+func readPEFT(folder hf.Source) (*peftConfig, error) {
+	names := folder.Names()
+	if !slices.Contains(names, adapterConfigName) {
+		return nil, fmt.Errorf("%w: there is no %s; name a folder that PEFT has saved", ErrAdapter, adapterConfigName)
+	}
+	text, err := readSmall(folder, adapterConfigName, lora.MaxConfigBytes)
+	if err != nil {
+		return nil, err
+	}
+	c, err := parsePEFT(text)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Contains(names, adapterWeightsName) {
+		if slices.Contains(names, "adapter_model.bin") {
+			return nil, fmt.Errorf("%w: adapter_model.bin is a pickle, which can run code; save it again with safe_serialization as %s", ErrAdapter, adapterWeightsName)
+		}
+		return nil, fmt.Errorf("%w: there is no %s; add it", ErrAdapter, adapterWeightsName)
+	}
+	return c, nil
+}
+
+func readHeader(folder hf.Source) (*safetensors.File, error) {
+	r, err := folder.Open(adapterWeightsName)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", adapterWeightsName, err)
+	}
+	defer r.Close() // only the header is kept
+	f, err := safetensors.Parse(r, r.Size())
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w: %w", adapterWeightsName, ErrAdapter, err)
+	}
+	return f, nil
+}
+
+type importer struct {
+	folder hf.Source
+	c      *peftConfig
+	b      *base
+	found  map[string]*Module
+	bad    MismatchError
+}
+
+// hostedHead is what the hosted service calls the output head.
+const hostedHead = "model.unembed_tokens"
+
+// foreign says why a tensor that is neither A nor B is refused.
+var foreign = []struct{ part, why string }{
+	{".lora_magnitude_vector", "DoRA is not supported"},
+	{".lora_embedding_", "an adapter on the embedding is not supported"},
+	{".lora_A.bias", "a bias of an adapter is not supported"},
+	{".lora_B.bias", "a bias of an adapter is not supported"},
+	{".lora_A.", "the adapter's own name is in it: save the adapter with save_pretrained"},
+	{".lora_B.", "the adapter's own name is in it: save the adapter with save_pretrained"},
+	{".bias", "a trained bias is not supported"},
+	{".weight", "a whole trained tensor (modules_to_save) is not supported"},
+}
+
+func (x *importer) unexpected(name, format string, args ...any) {
+	x.bad.Unexpected = append(x.bad.Unexpected, shorten(name)+" ("+fmt.Sprintf(format, args...)+")")
+}
+
+func (x *importer) tensor(t safetensors.Tensor) {
+	module, side, ok := cutName(t.Name)
+	if !ok {
+		why := "no adapter's tensor"
+		for _, f := range foreign {
+			if strings.Contains(t.Name, f.part) {
+				why = f.why
+				break
+			}
+		}
+		x.unexpected(t.Name, "%s", why)
+		return
+	}
+	if _, known := x.b.byName[module]; !known && module == hostedHead {
+		module = strings.TrimSuffix(x.b.headName, ".weight")
+	}
+	at, known := x.b.byName[module]
+	if !known {
+		x.unexpected(t.Name, "the base model has no such linear module")
+		return
+	}
+	rank := x.c.rankOf(module)
+	want := []int64{int64(rank), int64(at.In)}
+	if side == 'B' {
+		want = []int64{int64(at.Out), int64(rank)}
+	}
+	if !slices.Equal(t.Shape, want) {
+		x.bad.Wrong = append(x.bad.Wrong, fmt.Sprintf("%s is %v, the base model and rank %d need %v", t.Name, t.Shape, rank, want))
+		return
+	}
+	if !t.DType.IsWeight() {
+		x.bad.Wrong = append(x.bad.Wrong, fmt.Sprintf("%s is %s; F32, F16 and BF16 are read", t.Name, t.DType))
+		return
+	}
+	m := x.found[module]
+	if m == nil {
+		m = &Module{Module: module, Rank: rank, Alpha: x.c.alphaOf(module)}
+		x.found[module] = m
+	}
+	a, b := lora.Names(module)
+	into, name := &m.A, a
+	if side == 'B' {
+		into, name = &m.B, b
+	}
+	if into.Open != nil {
+		x.unexpected(t.Name, "the module has another one")
+		return
+	}
+	*into = Tensor{name, t.Shape, func() (hf.ReaderAtSized, error) { return x.open(t) }}
+}
+
+// open gives a stored tensor as float32.
+func (x *importer) open(t safetensors.Tensor) (hf.ReaderAtSized, error) {
+	v, err := openStored(x.folder, hf.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, File: adapterWeightsName, Offset: t.Offset, Bytes: t.Bytes})
+	if err != nil {
+		return nil, err
+	}
+	return &computed{v, t.Elements()}, nil
+}
+
+func (x *importer) finish() (*Imported, error) {
+	im := &Imported{BaseModel: x.c.base, Warnings: x.c.warnings, base: x.b}
+	for _, at := range x.b.modules {
+		m, ok := x.found[at.Module]
+		a, b := lora.Names(at.Module)
+		switch {
+		case ok && m.A.Open == nil:
+			x.bad.Missing = append(x.bad.Missing, a)
+		case ok && m.B.Open == nil:
+			x.bad.Missing = append(x.bad.Missing, b)
+		case ok:
+			if m.Alpha > maxAlpha { // rslora's factor comes on top of what the configuration was checked for
+				x.bad.Wrong = append(x.bad.Wrong, fmt.Sprintf("%s: alpha %g is above %g", at.Module, m.Alpha, float64(maxAlpha)))
+			}
+			im.Modules = append(im.Modules, *m)
+		case !x.c.layered && x.c.targeted(at.Module):
+			x.bad.Missing = append(x.bad.Missing, a, b)
+		}
+	}
+	if len(x.bad.Missing)+len(x.bad.Unexpected)+len(x.bad.Wrong) > 0 {
+		return nil, &x.bad
+	}
+	if len(im.Modules) == 0 {
+		return nil, fmt.Errorf("%w: %s holds no tensors", ErrAdapter, adapterWeightsName)
+	}
+	return im, nil
+}
+
+// targeted says whether target_modules names a module.
+func (c *peftConfig) targeted(module string) bool {
+	return slices.ContainsFunc(c.targets, func(t string) bool { return module == t || strings.HasSuffix(module, "."+t) })
+}
+
+// Uniform is an adapter in the form of a run: one rank and one scale, and every module of the parts that are on.
+type Uniform struct {
+	Config  lora.Config
+	Tensors []Tensor // A and B of each module that [lora.Apply] adapts with Config, in its order
+	// Notes tell what was folded. An adapter whose modules agree and cover their parts has none.
+	Notes []string
+	// Rounded names the modules whose B was multiplied by a factor that is no power of two: its values are rounded once.
+	Rounded []string
+}
+
+// Uniform folds the modules into one rank and scale: the largest rank, with zeros in the rows and columns that a smaller
+// one doesn't have, and the most common scale, with the others' factor multiplied into B. Modules of a part that has
+// adapters only in places get zeros. All of it leaves the values as they are, and what is zero on both sides has no
+// gradient either: training changes only what the adapter has.
+func (im *Imported) Uniform() *Uniform {
+	u := &Uniform{}
+	given := map[string]*Module{}
+	scales := make([]float64, len(im.Modules))
+	for i := range im.Modules {
+		m := &im.Modules[i]
+		given[m.Module] = m
+		scales[i] = m.Scale()
+		u.Config.Rank = max(u.Config.Rank, m.Rank)
+		switch im.base.byName[m.Module].Part {
+		case ir.PartAttention:
+			u.Config.Attention = true
+		case ir.PartMLP:
+			u.Config.MLP = true
+		case ir.PartUnembed:
+			u.Config.Unembed = true
+		}
+	}
+	scale := most(scales)
+	u.Config.Alpha = scale * float64(u.Config.Rank)
+	if i := slices.IndexFunc(im.Modules, func(m Module) bool { return m.Rank == u.Config.Rank && m.Scale() == scale }); i >= 0 {
+		u.Config.Alpha = im.Modules[i].Alpha // not divided and multiplied again
+	}
+	for _, at := range im.base.modules {
+		if on := at.Part == ir.PartAttention && u.Config.Attention || at.Part == ir.PartMLP && u.Config.MLP || at.Part == ir.PartUnembed && u.Config.Unembed; on {
+			u.module(at, given[at.Module], scale)
+		}
+	}
+	return u
+}
+
+func (u *Uniform) module(at lora.Adapter, m *Module, scale float64) {
+	rank, in, out := u.Config.Rank, int64(at.In), int64(at.Out)
+	name, bName := lora.Names(at.Module)
+	a := Tensor{Name: name, Shape: []int64{int64(rank), in}}
+	b := Tensor{Name: bName, Shape: []int64{out, int64(rank)}}
+	if m == nil {
+		a.Open, b.Open = zeros(a), zeros(b)
+		u.Notes = append(u.Notes, at.Module+" has no adapter: zeros that stay zero")
+		u.Tensors = append(u.Tensors, a, b)
+		return
+	}
+	factor := m.Scale() / scale
+	switch {
+	case m.Rank == rank && factor == 1:
+		a.Open, b.Open = m.A.Open, m.B.Open
+	default:
+		a.Open = padded(m.A, int64(m.Rank)*in, int64(rank)*in, a.elements(), 1)
+		b.Open = padded(m.B, int64(m.Rank), int64(rank), b.elements(), factor)
+		note := fmt.Sprintf("%s: rank %d as %d, scale %g as %g", at.Module, m.Rank, rank, m.Scale(), scale)
+		if !powerOfTwo(factor) {
+			u.Rounded = append(u.Rounded, at.Module)
+			note += ", B rounded once"
+		}
+		u.Notes = append(u.Notes, note)
+	}
+	u.Tensors = append(u.Tensors, a, b)
+}
