@@ -240,7 +240,11 @@ func (v *vocabulary) sentencePiece() ([]byte, error) {
 		`"fuse_unk":true,"byte_fallback":true,"ignore_merges":false,`, unknown)
 	v.vocab(&b)
 	b.WriteString(`,"merges":[`)
-	for i, m := range v.scoredMerges() {
+	merges, err := v.scoredMerges()
+	if err != nil {
+		return nil, err
+	}
+	for i, m := range merges {
 		whole := v.tokens[m.whole]
 		writeMerge(&b, i, whole[:m.at], whole[m.at:])
 	}
@@ -285,12 +289,13 @@ type scoredMerge struct {
 }
 
 // scoredMerges gives all merges, the best scores first; of equal ones the longest left part, as the reference's converter.
-func (v *vocabulary) scoredMerges() []scoredMerge {
+func (v *vocabulary) scoredMerges() ([]scoredMerge, error) {
 	mergeable := func(id int) bool {
 		kind := v.types[id]
 		return kind == tokenNormal || kind == tokenUser
 	}
 	var merges []scoredMerge
+	text := 0 // bytes of all merges
 	for id, token := range v.tokens {
 		if !mergeable(id) || len(token) > maxMerged {
 			continue
@@ -302,6 +307,9 @@ func (v *vocabulary) scoredMerges() []scoredMerge {
 				left, ok1 := v.ids[token[:at]]
 				right, ok2 := v.ids[token[at:]]
 				if ok1 && ok2 && mergeable(left) && mergeable(right) {
+					if text += len(token); text > maxMergeText || len(merges) == maxMerges {
+						return nil, fmt.Errorf("metadata %q: %w: more than %d merges, or %d bytes of them, at token %d", tokensKey, ErrLimit, maxMerges, maxMergeText, id)
+					}
 					merges = append(merges, scoredMerge{id, at, left, right, chars, length})
 				}
 			}
@@ -315,11 +323,16 @@ func (v *vocabulary) scoredMerges() []scoredMerge {
 		return cmp.Or(cmp.Compare(v.scores[b.whole], v.scores[a.whole]), cmp.Compare(b.leftLength, a.leftLength),
 			cmp.Compare(b.length-b.leftLength, a.length-a.leftLength))
 	})
-	return merges
+	return merges, nil
 }
 
-// maxMerged bounds the work for one token; SentencePiece makes none of more than a few hundred bytes.
-const maxMerged = 1024
+// Tokens that consist of each other have merges by the square of their lengths. The largest published vocabulary has half a
+// million, of 5 MB; SentencePiece makes no token of more than a few hundred bytes.
+const (
+	maxMerged    = 1024     // bytes of a token that is made by merges
+	maxMerges    = 1 << 20  // in all
+	maxMergeText = 16 << 20 // bytes of what they make, in all
+)
 
 // open writes the head of a tokenizer.json and the added tokens: all that a user must not be able to write as text, and
 // those that users defined.

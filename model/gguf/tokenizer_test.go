@@ -253,6 +253,25 @@ func TestSentencePieceSmall(t *testing.T) {
 	}
 }
 
+// A vocabulary of repetitions asks for merges by the square of its size.
+func TestFR17RepeatedTokens(t *testing.T) {
+	var tokens []string
+	for n := range 1000 {
+		tokens = append(tokens, strings.Repeat("a", n+1), strings.Repeat("b", n+1))
+	}
+	var b bytes.Buffer
+	if err := Write(&b, []KV{{modelKey, "llama"}, {tokensKey, tokens}, {scoresKey, make([]float32, len(tokens))}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	f, err := parse(b.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if grown := allocated(func() { _, _, err = tokenizerOf(f, 10000, 64) }); !errors.Is(err, ErrLimit) || grown > 50<<20 {
+		t.Errorf("%d bytes, %v", grown, err)
+	}
+}
+
 // What has no name in the other format is refused by its own.
 func TestTokenizerRefusals(t *testing.T) {
 	for name, text := range map[string][]byte{

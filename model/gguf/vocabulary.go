@@ -249,7 +249,10 @@ func (v *vocabulary) scoresFrom(merges [][2]string) error {
 			next--
 		}
 	}
-	ours := v.scoredMerges()
+	ours, err := v.scoredMerges()
+	if err != nil {
+		return err
+	}
 	if len(ours) != len(merges) {
 		return fmt.Errorf("%w: a SentencePiece model with these tokens would have %d merges, not %d", ErrUnsupported, len(ours), len(merges))
 	}
