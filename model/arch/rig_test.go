@@ -22,19 +22,23 @@ import (
 	"smolgym/model/safetensors"
 )
 
-// unpack lays out one archive of testdata/goldens, or else of the shared folder's,
+// unpack lays out one archive of testdata/goldens, testdata/families or the shared folder's,
 // and returns its folder.
 func unpack(t *testing.T, name string) string {
 	t.Helper()
-	f, err := os.Open(filepath.Join("..", "..", "testdata", "goldens", name+".tar.gz"))
+	root := os.Getenv("SMOLGYM_SHARED")
+	if root == "" {
+		root = filepath.Join("..", "..", "..", "shared")
+	}
+	var f *os.File
+	err := os.ErrNotExist
+	for _, folder := range []string{filepath.Join("..", "..", "testdata", "goldens"), filepath.Join("..", "..", "testdata", "families"), filepath.Join(root, "goldens", "data")} {
+		if errors.Is(err, os.ErrNotExist) {
+			f, err = os.Open(filepath.Join(folder, name+".tar.gz"))
+		}
+	}
 	if errors.Is(err, os.ErrNotExist) {
-		root := os.Getenv("SMOLGYM_SHARED")
-		if root == "" {
-			root = filepath.Join("..", "..", "..", "shared")
-		}
-		if f, err = os.Open(filepath.Join(root, "goldens", "data", name+".tar.gz")); errors.Is(err, os.ErrNotExist) {
-			t.Skipf("golden %s is absent; set SMOLGYM_SHARED to the shared folder", name)
-		}
+		t.Skipf("golden %s is absent; set SMOLGYM_SHARED to the shared folder", name)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -82,7 +82,8 @@ func (c *Config) readRopeByLayer(r *reader, name string, inner map[string]json.R
 }
 
 // withOuter adds to a rotary object what the file states beside it. Where both state it they must agree, except for the
-// original length: beside the object it is the whole model's, and the scaling's own one counts.
+// original length, which beside the object is the whole model's, and the partial factor, which transformers 5 writes
+// there with a class's default: the object's own count.
 func (c *Config) withOuter(r *reader, inner map[string]json.RawMessage, theta ...string) map[string]json.RawMessage {
 	members := maps.Clone(inner)
 	for _, pair := range []struct {
@@ -100,7 +101,7 @@ func (c *Config) withOuter(r *reader, inner map[string]json.RawMessage, theta ..
 		}
 		if own, ok := members[field]; !ok || isNull(own) {
 			members[field] = value
-		} else if field != "original_max_position_embeddings" && !same(own, value) {
+		} else if field == "rope_theta" && !same(own, value) {
 			r.problem("%s is %s but the rotary parameters say %s: remove one of them", name, brief(value), brief(own))
 		}
 	}

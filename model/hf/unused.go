@@ -111,7 +111,7 @@ var harmlessIf = map[string]func(c *Config, value json.RawMessage) bool{
 
 	"attention_dropout": isNumber(0), "attn_pdrop": isNumber(0), "embd_pdrop": isNumber(0), "embedding_dropout": isNumber(0),
 	"hidden_dropout": isNumber(0), "resid_pdrop": isNumber(0), "resid_dropout": isNumber(0), "dropout": isNumber(0),
-	"layerdrop": isNumber(0), "chunk_size_feed_forward": isNumber(0),
+	"layerdrop": isNumber(0), "router_jitter_noise": isNumber(0), "chunk_size_feed_forward": isNumber(0),
 	"pretraining_tp":       isNumber(1),
 	"embedding_multiplier": isNumber(1), "residual_multiplier": isNumber(1), "logits_scaling": isNumber(1),
 	"pruned_heads": isText("{}"), "mlp_only_layers": isText("[]"),
