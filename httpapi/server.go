@@ -80,16 +80,6 @@ func New(box *appliance.Appliance, opt Options) http.Handler {
 	return trimSlash(r)
 }
 
-// Serve is an http.Server for a handler, with the times that long polls need.
-func Serve(addr string, handler http.Handler) *http.Server {
-	return &http.Server{
-		Addr: addr, Handler: handler,
-		ReadHeaderTimeout: 20 * time.Second,
-		IdleTimeout:       3 * time.Minute, // clients expect more than a minute
-		MaxHeaderBytes:    64 << 10,
-	}
-}
-
 // trimSlash answers /a/b/ as /a/b.
 func trimSlash(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
