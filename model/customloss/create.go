@@ -81,14 +81,16 @@ func initInfo() {
 	})
 	reg("m", "dim ndimension", "input:T", func(_ *machine, a []any) any { return int64(len(a[0].(*tensor).shape)) })
 	reg("tm", "numel", "input:T", func(_ *machine, a []any) any { return int64(a[0].(*tensor).len()) })
-	reg("m", "nelement __len__", "input:T", func(m *machine, a []any) any {
-		return int64(a[0].(*tensor).len())
+	reg("m", "nelement", "input:T", func(_ *machine, a []any) any { return int64(a[0].(*tensor).len()) })
+	reg("m", "numel", "shape:I", func(m *machine, a []any) any { // of a torch.Size
+		n, ok := sizeOf(m.sizes(a[0].([]int64), -1))
+		if !ok {
+			return m.fail("%w: a shape %v", ErrLimit, a[0])
+		}
+		return int64(n)
 	})
 	reg("tm", "is_floating_point", "input:T", func(_ *machine, a []any) any { return a[0].(*tensor).dt.floating() })
-	reg("tm", "is_tensor", "input:T", func(_ *machine, _ []any) any { return true })
 	reg("m", "is_contiguous", "input:T ; memory_format:V?=None", func(_ *machine, _ []any) any { return true })
-	reg("m", "get_device", "input:T", func(_ *machine, _ []any) any { return int64(-1) })
-	reg("m", "requires_grad_", "input:T requires_grad:b=True", func(_ *machine, a []any) any { return a[0] })
 	reg("tm", "detach", "input:T", func(_ *machine, a []any) any { return a[0].(*tensor).detach() })
 	reg("tm", "clone", "input:T ; memory_format:V?=None", func(m *machine, a []any) any {
 		t := a[0].(*tensor)
@@ -165,6 +167,10 @@ func initCreation() {
 			return make1(m, a[0].(*tensor).shape, a[1], a[0].(*tensor).dt)
 		})
 	}
+	initFilled()
+}
+
+func initFilled() {
 	full := func(m *machine, shape []int, x *tensor, dt any, otherwise dtype) any {
 		if x.len() != 1 {
 			return m.fail("a fill value must be one number, its shape is %v", x.shape)
@@ -216,6 +222,10 @@ func initCreation() {
 		}
 		return m.cast(out, dt)
 	})
+	initOverwrites()
+}
+
+func initOverwrites() {
 	reg("t", "eye", "n:i m:i?=None"+tensorOptions, func(m *machine, a []any) any {
 		r := a[0].(int64)
 		c, ok := a[1].(int64)
@@ -232,13 +242,13 @@ func initCreation() {
 		}
 		return m.band(m.band(ones, func(r, c int) bool { return c <= r }), func(r, c int) bool { return c >= r })
 	})
-	reg("mi", "fill", "input:T value:S", func(m *machine, a []any) any {
+	reg("i", "fill", "input:T value:S", func(m *machine, a []any) any {
 		return m.expand(m.cast(a[1].(*tensor), a[0].(*tensor).dt), a[0].(*tensor).shape)
 	})
-	reg("mi", "zero", "input:T", func(m *machine, a []any) any {
+	reg("i", "zero", "input:T", func(m *machine, a []any) any {
 		return m.filled(a[0].(*tensor).dt, a[0].(*tensor).shape, scalar(int64(0)))
 	})
-	reg("mi", "copy", "input:T other:T non_blocking:b=False", func(m *machine, a []any) any {
+	reg("i", "copy", "input:T other:T non_blocking:b=False", func(m *machine, a []any) any {
 		return m.expand(m.cast(a[1].(*tensor), a[0].(*tensor).dt), a[0].(*tensor).shape)
 	})
 }

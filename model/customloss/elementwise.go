@@ -168,17 +168,16 @@ type exactRule struct {
 func one(_, _ float64) float64 { return 1 }
 
 var exacts = map[string]exactRule{
-	"neg negative":      {unaryRule{f: func(x float64) float64 { return -x }, d: func(_, _ float64) float64 { return -1 }}, func(x int64) int64 { return -x }},
-	"abs absolute":      {unaryRule{f: math.Abs, d: func(x, _ float64) float64 { return sign(x) }}, func(x int64) int64 { return max(x, -x) }},
-	"sign sgn":          {unaryRule{f: func(x float64) float64 { return sign(x) }, d: flat, masked: true}, func(x int64) int64 { return int64(sign(float64(x))) }},
-	"square":            {unaryRule{f: func(x float64) float64 { return x * x }, d: func(x, _ float64) float64 { return 2 * x }}, func(x int64) int64 { return x * x }},
-	"floor":             {unaryRule{f: math.Floor, d: flat, masked: true}, nil},
-	"ceil":              {unaryRule{f: math.Ceil, d: flat, masked: true}, nil},
-	"trunc fix":         {unaryRule{f: math.Trunc, d: flat, masked: true}, nil},
-	"frac":              {unaryRule{f: func(x float64) float64 { return x - math.Trunc(x) }, d: one}, nil},
-	"positive":          {unaryRule{f: func(x float64) float64 { return x }, d: one}, nil},
-	"relu6":             {unaryRule{f: func(x float64) float64 { return keepNaN(x, math.Min(math.Max(x, 0), 6)) }, d: func(x, _ float64) float64 { return step01(x > 0 && x < 6) }, masked: true}, func(x int64) int64 { return min(max(x, 0), 6) }},
-	"conj resolve_conj": {unaryRule{f: func(x float64) float64 { return x }, d: one}, nil},
+	"neg negative": {unaryRule{f: func(x float64) float64 { return -x }, d: func(_, _ float64) float64 { return -1 }}, func(x int64) int64 { return -x }},
+	"abs absolute": {unaryRule{f: math.Abs, d: func(x, _ float64) float64 { return sign(x) }}, func(x int64) int64 { return max(x, -x) }},
+	"sign sgn":     {unaryRule{f: func(x float64) float64 { return sign(x) }, d: flat, masked: true}, func(x int64) int64 { return int64(sign(float64(x))) }},
+	"square":       {unaryRule{f: func(x float64) float64 { return x * x }, d: func(x, _ float64) float64 { return 2 * x }}, func(x int64) int64 { return x * x }},
+	"floor":        {unaryRule{f: math.Floor, d: flat, masked: true}, nil},
+	"ceil":         {unaryRule{f: math.Ceil, d: flat, masked: true}, nil},
+	"trunc fix":    {unaryRule{f: math.Trunc, d: flat, masked: true}, nil},
+	"frac":         {unaryRule{f: func(x float64) float64 { return x - math.Trunc(x) }, d: one}, nil},
+	"positive":     {unaryRule{f: func(x float64) float64 { return x }, d: one}, nil},
+	"relu6":        {unaryRule{f: func(x float64) float64 { return keepNaN(x, math.Min(math.Max(x, 0), 6)) }, d: func(x, _ float64) float64 { return step01(x > 0 && x < 6) }, masked: true}, func(x int64) int64 { return min(max(x, 0), 6) }},
 }
 
 func (m *machine) exact(t *tensor, r exactRule) *tensor {

@@ -165,13 +165,7 @@ func (s *step) call(n jsonNode, at map[string]int) (gap string, err error) {
 	}
 	name, inPlace := canonical(n.Op, n.Target)
 	var why error
-	lookup := name
-	if inPlace && strings.HasPrefix(name, "_.") {
-		if _, ok := table[name]; ok {
-			lookup = name[1:]
-		}
-	}
-	for _, o := range table[lookup] {
+	for _, o := range table[name] {
 		bound, err := o.bind(args, kwargs)
 		if err != nil {
 			why = err

@@ -473,6 +473,10 @@ func initIndexing() {
 		t := a[0].(*tensor)
 		return m.index(m.reshaped(t, []int{t.len()}), a[1])
 	})
+	initMasks()
+}
+
+func initMasks() {
 	reg("tm", "masked_select", "input:T mask:T", func(m *machine, a []any) any {
 		t, mask := a[0].(*tensor), a[1].(*tensor)
 		shape := m.broadcast(t, mask)

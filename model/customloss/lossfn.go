@@ -60,34 +60,35 @@ func bendRule(width, scale float64) binaryRule {
 	}, dx: func(x, y, _ float64) float64 { return slope(x - y) }, dy: func(x, y, _ float64) float64 { return -slope(x - y) }}
 }
 
+func inputTarget(a []any) (*tensor, *tensor) { return a[0].(*tensor), a[1].(*tensor) }
+
 func initLosses() {
-	two := func(a []any) (*tensor, *tensor) { return a[0].(*tensor), a[1].(*tensor) }
 	reg("f", "mse_loss", "input:T target:T"+legacy+" weight:T?=None", func(m *machine, a []any) any {
-		x, y := two(a)
+		x, y := inputTarget(a)
 		return m.pairwise(x, y, squareRule(), a[5], a[4])
 	})
 	reg("f", "l1_loss", "input:T target:T"+legacy+" weight:T?=None", func(m *machine, a []any) any {
-		x, y := two(a)
+		x, y := inputTarget(a)
 		return m.pairwise(x, y, absRule(), a[5], a[4])
 	})
 	reg("f", "huber_loss", "input:T target:T reduction:s=mean delta:n=1 weight:T?=None", func(m *machine, a []any) any {
-		x, y := two(a)
+		x, y := inputTarget(a)
 		return m.pairwise(x, y, bendRule(a[3].(float64), 1), a[4], a[2])
 	})
 	reg("f", "smooth_l1_loss", "input:T target:T"+legacy+" beta:n=1", func(m *machine, a []any) any {
-		x, y := two(a)
+		x, y := inputTarget(a)
 		if beta := a[5].(float64); beta != 0 {
 			return m.pairwise(x, y, bendRule(beta, 1/beta), nil, a[4])
 		}
 		return m.pairwise(x, y, absRule(), nil, a[4])
 	})
 	reg("f", "soft_margin_loss", "input:T target:T"+legacy, func(m *machine, a []any) any {
-		x, y := two(a)
+		x, y := inputTarget(a)
 		return m.pairwise(x, y, binaryRule{f: func(x, y float64) float64 { return softplus(-x * y) },
 			dx: func(x, y, _ float64) float64 { return -y * sigmoid(-x*y) }}, nil, a[4])
 	})
 	reg("f", "kl_div", "input:T target:T"+legacy+" log_target:b=False", func(m *machine, a []any) any {
-		x, y := two(a)
+		x, y := inputTarget(a)
 		out := m.sub(m.binary(y, y, binaries["xlogy"]), m.mul(y, x))
 		if a[5].(bool) {
 			out = m.mul(m.unary(y, unaries["exp"]), m.sub(y, x))
@@ -101,11 +102,11 @@ func initLosses() {
 		return m.reduce(out, a[4])
 	})
 	reg("f", "binary_cross_entropy", "input:T target:T weight:T?=None"+legacy, func(m *machine, a []any) any {
-		x, y := two(a)
+		x, y := inputTarget(a)
 		return m.weighted(m.binary(x, y, crossRule), a[2], a[5])
 	})
 	reg("f", "binary_cross_entropy_with_logits", "input:T target:T weight:T?=None"+legacy+" pos_weight:T?=None", func(m *machine, a []any) any {
-		x, y := two(a)
+		x, y := inputTarget(a)
 		if w, ok := a[6].(*tensor); ok {
 			positive := m.mul(m.mul(w, y), m.unary(x, unaries["logsigmoid"]))
 			negative := m.mul(m.sub(scalar(int64(1)), y), m.unary(m.exact(x, exacts["neg negative"]), unaries["logsigmoid"]))
@@ -113,8 +114,12 @@ func initLosses() {
 		}
 		return m.weighted(m.binary(x, y, logitRule), a[2], a[5])
 	})
+	initClassLosses()
+}
+
+func initClassLosses() {
 	reg("f", "hinge_embedding_loss", "input:T target:T margin:n=1"+legacy, func(m *machine, a []any) any {
-		x, y := two(a)
+		x, y := inputTarget(a)
 		margin := a[2].(float64)
 		return m.pairwise(x, y, binaryRule{masked: true, f: func(x, y float64) float64 {
 			if y == 1 {
@@ -129,7 +134,7 @@ func initLosses() {
 		}}, nil, a[5])
 	})
 	reg("f", "margin_ranking_loss", "input1:T input2:T target:T margin:n=0"+legacy, func(m *machine, a []any) any {
-		x, y := two(a)
+		x, y := inputTarget(a)
 		gap := m.mul(m.exact(a[2].(*tensor), exacts["neg negative"]), m.sub(x, y))
 		return m.reduce(m.clamp(m.add(gap, scalar(a[3])), scalar(int64(0)), nil), a[6])
 	})
@@ -264,4 +269,5 @@ func init() {
 	initCreation()
 	initLinalg()
 	initLosses()
+	initRare()
 }

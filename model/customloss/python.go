@@ -26,26 +26,9 @@ func initOperators() {
 			return m.pythonUnary(op, a[0])
 		})
 	}
-	reg("o", "not_", "a:A", func(m *machine, a []any) any {
-		t := scalar(unwrap(a[0]))
-		if t == nil {
-			return m.fail("not of %s is not defined here", kindOf(a[0]))
-		}
-		return !t.truth(0)
-	})
-	reg("o", "truth", "a:A", func(m *machine, a []any) any {
-		t := scalar(unwrap(a[0]))
-		if t == nil {
-			return m.fail("the truth of %s is not defined here", kindOf(a[0]))
-		}
-		return t.truth(0)
-	})
 	reg("o", "matmul", "a:T b:T", func(m *machine, a []any) any { return m.matmul(a[0].(*tensor), a[1].(*tensor)) })
 	reg("o", "getitem", "a:A b:A", func(m *machine, a []any) any { return m.getitem(a[0], a[1]) })
 	reg("o", "getattr", "a:A name:s", func(m *machine, a []any) any { return m.getattr(a[0], a[1].(string)) })
-	reg("m", "__getitem__", "a:A b:A", func(m *machine, a []any) any { return m.getitem(a[0], a[1]) })
-	reg("o", "concat", "a:A b:A", func(m *machine, a []any) any { return m.operator("add", a[0], a[1]) })
-	reg("o", "index", "a:i", func(_ *machine, a []any) any { return a[0] })
 	for name, pickFirst := range map[string]func(x, y float64) bool{
 		"sym_max": func(x, y float64) bool { return x >= y },
 		"sym_min": func(x, y float64) bool { return x <= y },

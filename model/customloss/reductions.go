@@ -180,7 +180,7 @@ func initSoftmax() {
 			t = m.inDtype(t, dt, float32s)
 			d, ok := dim.(int64)
 			if !ok {
-				d = int64(boolInt(len(t.shape) == 2)) // F's old default: the last dimension, up to rank 2
+				d = boolInt(len(t.shape) != 0 && len(t.shape) != 1 && len(t.shape) != 3) // the rule of old for a missing dim
 			}
 			return f(m, t, d)
 		}

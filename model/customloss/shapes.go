@@ -8,7 +8,7 @@ func initShapes() {
 		if a[0].(*tensor).dt != a[1].(dtype) {
 			return m.fail("view as another dtype reinterprets memory, which is not supported; use to(dtype)")
 		}
-		return a[0]
+		return a[0].(*tensor).detach() // torch has no gradient for it
 	})
 	reg("m", "view", "input:T size:*I", func(m *machine, a []any) any { return m.view(a[0].(*tensor), a[1].([]int64)) })
 	reg("m", "reshape", "input:T shape:*I", func(m *machine, a []any) any { return m.view(a[0].(*tensor), a[1].([]int64)) })
@@ -42,6 +42,10 @@ func initShapes() {
 	reg("tm", "ravel", "input:T", func(m *machine, a []any) any { t := a[0].(*tensor); return m.reshaped(t, []int{t.len()}) })
 	reg("tm", "unsqueeze", "input:T dim:i", func(m *machine, a []any) any { return m.unsqueeze(a[0].(*tensor), a[1].(int64)) })
 	reg("tm", "squeeze", "input:T dim:D?=None", squeeze)
+	initExpansions()
+}
+
+func initExpansions() {
 	reg("m", "expand", "input:T size:*I ; implicit:Z=False", func(m *machine, a []any) any { return m.expandTo(a[0].(*tensor), a[1].([]int64)) })
 	reg("t", "broadcast_to", "input:T size:I", func(m *machine, a []any) any { return m.expandTo(a[0].(*tensor), a[1].([]int64)) })
 	reg("m", "broadcast_to", "input:T size:*I", func(m *machine, a []any) any { return m.expandTo(a[0].(*tensor), a[1].([]int64)) })

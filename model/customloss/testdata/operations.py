@@ -521,5 +521,138 @@ torch.log(torch.exp(x) * 0)
 torch.minimum(x, x.detach())
 torch.clamp(x, x.min().detach(), x.max().detach())
 x.mean(0, True) + x
+torch.arctan2(x, w)
+torch.argwhere(mask)
+torch.bitwise_left_shift(t, 2)
+torch.bitwise_right_shift(t, t)
+torch.bitwise_not(t)
+torch.bitwise_not(x > w)
+torch.bitwise_or(t, 8)
+torch.bitwise_xor(t, t + 1)
+x.broadcast_to(2, 7)
+w.char() + x
+w.short() + x
+(x * 1).copy_(w)
+(x * 1).fill_(2.0)
+(x * 1).zero_()
+x.cpu()
+torch.fliplr(two)
+torch.flipud(x)
+torch.inner(x, w)
+torch.vdot(x, w)
+x * x.is_floating_point()
+x * torch.is_floating_point(t)
+x * x.is_contiguous()
+torch.isneginf(torch.log(w * 0))
+torch.isposinf(x / 0.0)
+torch.signbit(w)
+x <= -1
+w.ne(0)
+torch.le(x, w)
+torch.less_equal(x, -1)
+torch.not_equal(t, 1)
+torch.special.ndtr(x)
+torch.rad2deg(x)
+torch.trace(two[:3])
+w.type('torch.LongTensor') * x
+x.view(torch.float32)
+math.acos(s) * math.asin(s) * math.atan(s) * x
+math.acosh(s + 1) * math.asinh(s) * math.atanh(s) * x
+math.cosh(s) * math.sinh(s) * math.tanh(s) * x
+math.cos(s) * math.sin(s) * math.tan(s) * x
+math.atan2(s, 2) * math.hypot(s, 2) * math.copysign(s, -1) * x
+math.cbrt(s) * math.erf(s) * math.erfc(s) * math.exp2(s) * math.expm1(s) * x
+math.degrees(s) * math.radians(s) * math.fabs(s) * x
+math.fmod(x.shape[0], 4) * math.remainder(x.shape[0], 4) * x
+math.gamma(x.shape[0]) * math.lgamma(x.shape[0]) * x
+math.log10(x.shape[0]) * math.log1p(x.shape[0]) * math.log2(x.shape[0]) * math.log(x.shape[0], 3) * x
+math.pow(x.shape[0], 0.5) * x
+math.prod(two.shape) * two
+math.floor(x.shape[0] / 2) * math.ceil(x.shape[0] / 2) * math.trunc(x.shape[0] / 2) * x
+math.isfinite(s) * math.isnan(s) * x + math.isinf(s)
+two.shape.numel() * two
+two.nelement() * two
+torch.atleast_1d(s) * x
+torch.atleast_2d(x)
+x.new_empty(0).sum() + x
+torch.empty((x.shape[0], 0), dtype=torch.float64).sum() + x
+torch.empty_like(x).shape[0] * x
+torch.promote_types(x.dtype, torch.float64) == torch.float64
+x.to(torch.result_type(t, x)) * w
+x.dtype == torch.float32
+x.shape == w.shape
+torch.std_mean(two, False)[0] * torch.std_mean(two, dim=1)[1] * torch.std_mean(two, dim=1, unbiased=False)[0]
+torch.var_mean(x, False)[0]
+x * torch.sym_float(x.shape[0])
+x * torch.sym_int(x.shape[0] / 2)
+x * torch.sym_min(x.shape[0], 3)
+x * torch.sym_not(x.is_contiguous())
+torch.scalar_tensor(x.shape[0]) * x
+x[torch.triu_indices(x.shape[0], x.shape[0], 1)]
+x[torch.tril_indices(x.shape[0], x.shape[0], -1)[0]]
+torch.meshgrid(x, w, indexing='ij')[0] * torch.meshgrid(x, w, indexing='xy')[1]
+torch.equal(x, w) * x + x
+torch.allclose(x, x) * x
+torch.dist(x, w)
+torch.dist(x, w, 1)
+torch.trapezoid(x)
+torch.trapz(two, dx=0.5, dim=0)
+torch.addmm(two @ two.T, two, two.T, beta=0.5, alpha=2)
+torch.addmv(two[:, 0], two @ two.T, two[:, 1])
+torch.linalg.vecdot(x, w)
+two.sum_to_size(1, 3)
+torch.column_stack([x, w])
+torch.isin(t, n) * x
+torch.isin(t, t[:2]) * x
+torch.searchsorted(w.sort().values, x)
+torch.searchsorted(ties.sort().values, ties, right=True)
+torch.bucketize(ties, ties.sort().values)
+x.index_put((t,), w, accumulate=True)
+w.index_put((t,), x, accumulate=True)
+(x * 1).index_put_((mask.bool(),), s)
+F.poisson_nll_loss(x, p)
+F.poisson_nll_loss(p + x * x, p, log_input=False, reduction='sum')
+F.gaussian_nll_loss(x, w, p)
+F.gaussian_nll_loss(w, x, x * x, full=True, reduction='none')
+F.triplet_margin_loss(two, w2, w2 * 2)
+F.cosine_embedding_loss(two, w2, torch.sign(w), margin=-0.5)
+torch.sum(x, 0, True)
+x.std(0, True)
+two.std(1, True, True)
+x.max(dim=0, keepdim=True)[0]
+two.any(0, True)
+torch.where(w > 0, 1.0, 0.0) * x
+torch.where(w > 0, 2, 1) * x
+(x.sum() > 0) * x
+x / torch.max(x.abs()).detach()
+x - x.max()
+x[mask == 1].std()
+x[w > 100].sum() + x
+x[w > 100].mean() * 0 + x
+two[w > 100].shape[0] * two
+x.clamp(min=s * -1)
+x.mul(s)
+x.add(1).log_softmax(0)
+w[None, :] * two[:, :1]
+(two - two.mean(1, keepdim=True)) / two.std(1, keepdim=True)
+two.max(1, keepdim=True).values - two
+torch.exp(two - two.max(dim=-1, keepdim=True)[0])
+x.cumsum(-1).flip(-1)
+two.cumsum(0)[-1]
+x.float().mean().sqrt().nan_to_num() + x
+F.softmax(x)
+F.log_softmax(two)
+x[-3:]
+x[:-100].sum() + x
+x[100:].sum() + x
+x[-5:-2]
+two[-1, -1]
+two[:, -1:]
+two[[True, False, True, True, False, False, True]]
+two[..., 0][mask > 0]
+x.reshape(x.shape)
+x.view(1, -1, 1).squeeze()
+x.view(1, -1, 1).squeeze(0)
+x.view(1, -1, 1).squeeze((0, 2))
 (x - x.mean()) / (x.std() + 1e-8)
 """.strip().splitlines()
