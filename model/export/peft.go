@@ -78,12 +78,15 @@ func (c *peftConfig) alphaOf(module string) float64 {
 	return alpha
 }
 
-// honoured fields are read; harmless are those that change no number of a finished adapter, whatever they say.
+// Fields: honoured ones are read, harmless ones change no number of a finished adapter, refused ones do; inert values are
+// those of a field that is off.
 var (
 	honoured = []string{"peft_type", "task_type", "base_model_name_or_path", "r", "lora_alpha", "lora_dropout", "bias", "target_modules",
 		"use_rslora", "rank_pattern", "alpha_pattern", "fan_in_fan_out", "init_lora_weights", "layers_to_transform", "layers_pattern", "exclude_modules"}
 	harmless = []string{"revision", "auto_mapping", "peft_version", "inference_mode", "runtime_config", "megatron_core", "megatron_config",
 		"eva_config", "corda_config", "loftq_config", "lora_ga_config", "qalora_group_size"}
+	refused = []string{"use_dora", "lora_bias", "modules_to_save", "trainable_token_indices", "target_parameters", "layer_replication", "use_qalora",
+		"use_bdlora", "arrow_config", "alora_invocation_tokens", "ensure_weight_tying", "kasa_config", "velora_config", "monteclora_config"}
 	inert = []string{"null", "false", "{}", "[]", `""`}
 	// gentle initialisations leave the base model's weights alone; others subtract from them what the adapter starts with.
 	gentle = []string{"null", "true", "false", `"gaussian"`, `"eva"`, `"orthogonal"`}
@@ -164,8 +167,13 @@ func (r *peftReader) read() {
 	c.alphas = r.patterns("alpha_pattern", func(v float64) bool { return v > 0 && v <= maxAlpha })
 	r.targets()
 	for _, name := range slices.Sorted(maps.Keys(r.fields)) {
-		if !slices.Contains(honoured, name) && !slices.Contains(harmless, name) && r.stated(name) {
-			r.problem("%s is %s, which is not supported; if it changes no number, take it out", shorten(name), shorten(compact(r.fields[name])))
+		value := shorten(compact(r.fields[name]))
+		switch {
+		case slices.Contains(honoured, name) || slices.Contains(harmless, name) || !r.stated(name):
+		case slices.Contains(refused, name):
+			r.problem("%s is %s, which is not supported; merge the adapter with PEFT and import the model", name, value)
+		default:
+			r.problem("%s is %s, which is not known here; if it changes no number, take it out", shorten(name), value)
 		}
 	}
 }
