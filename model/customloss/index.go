@@ -31,6 +31,9 @@ func (m *machine) sliceList(v list, s slicing) any {
 		return m.fail("a slice that is not of integers, or of step 0")
 	}
 	out := list{tuple: v.tuple}
+	if !m.charge(4 * len(v.items)) {
+		return dead
+	}
 	for k := start; step > 0 && k < stop || step < 0 && k > stop; k += step {
 		out.items = append(out.items, v.items[k])
 	}
@@ -279,7 +282,7 @@ func (m *machine) gatherAll(t *tensor, advanced []indexer) *tensor {
 	}
 	shape := slices.Concat(outer, common, inner)
 	if n, ok := sizeOf(shape); !ok || int64(n) > m.left.Elements {
-		return m.fail("%w: a tensor of shape %v passes what is left of the element limit of a run", ErrLimit, shape)
+		return m.tooLarge(shape)
 	}
 	middle := make([]int, product(common))
 	for _, a := range advanced {

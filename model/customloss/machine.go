@@ -9,7 +9,8 @@ import (
 // Limits bounds one run, whatever the graph says.
 type Limits struct {
 	// Elements is how many tensor elements all operations of one run may produce
-	// together; each is held as 8 bytes until the gradient is done.
+	// together, index maps counted; each takes 8 bytes until the gradient is done,
+	// and as much again while it is computed.
 	Elements int64
 	// Work is how many element steps one run may take, those inside reductions,
 	// products and sorts counted.
@@ -17,7 +18,7 @@ type Limits struct {
 }
 
 // DefaultLimits lets a loss over 32,768 tokens run some 1,000 operations, or one
-// over 2,048 tokens a few with all pairs, in at most 512 MiB.
+// over 2,048 tokens some ten with all pairs, in at most 1 GiB.
 var DefaultLimits = Limits{Elements: 1 << 26, Work: 1 << 31}
 
 // ErrLimit is returned when a run would pass its limits.
@@ -62,6 +63,26 @@ func (m *machine) work(n int) bool {
 	return true
 }
 
+// overhead is what a tensor costs beside its elements, in elements.
+const overhead = 32
+
+// charge takes n elements off what is left.
+func (m *machine) charge(n int) bool {
+	if m.err != nil {
+		return false
+	}
+	m.left.Elements -= int64(n)
+	if m.left.Elements < 0 {
+		m.fail("%w: more than the allowed tensor elements; use fewer or smaller operations", ErrLimit)
+		return false
+	}
+	return true
+}
+
+func (m *machine) tooLarge(shape []int) *tensor {
+	return m.fail("%w: a tensor of shape %v passes what is left of the element limit of a run; use smaller sizes", ErrLimit, shape)
+}
+
 // sizeOf multiplies a shape without overflow.
 func sizeOf(shape []int) (int, bool) {
 	n := 1
@@ -85,10 +106,9 @@ func (m *machine) alloc(dt dtype, shape []int) *tensor {
 	}
 	n, ok := sizeOf(shape)
 	if !ok || int64(n) > m.left.Elements || len(shape) > maxRank {
-		return m.fail("%w: a tensor of shape %v passes what is left of the element limit of a run", ErrLimit, shape)
+		return m.tooLarge(shape)
 	}
-	m.left.Elements -= int64(n) + 1
-	if !m.work(n + 1) {
+	if !m.charge(n+overhead) || !m.work(n+1) {
 		return dead
 	}
 	t := &tensor{dt: dt, shape: shape, store: new(storage)}

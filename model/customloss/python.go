@@ -118,6 +118,9 @@ func (m *machine) pythonBinary(op string, a, b any) any {
 			if len(la.items)+len(lb.items) > maxNodes {
 				return m.fail("%w: a sequence of more than %d", ErrLimit, maxNodes)
 			}
+			if !m.charge(4 * (len(la.items) + len(lb.items))) {
+				return dead
+			}
 			return list{items: append(slices.Clone(la.items), lb.items...), tuple: la.tuple}
 		}
 		return m.sequenceCompare(op, a, b)

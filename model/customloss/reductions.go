@@ -328,9 +328,6 @@ func initOrder() {
 	reg("tm", "sort", "input:T dim:i=-1 descending:b=False stable:A=None", func(m *machine, a []any) any {
 		return valuesIndices(sorted(m, a[0].(*tensor), a[1].(int64), a[2].(bool)))
 	})
-	reg("tm", "sort", "input:T ; stable:A=None dim:i=-1 descending:b=False", func(m *machine, a []any) any {
-		return valuesIndices(sorted(m, a[0].(*tensor), a[2].(int64), a[3].(bool)))
-	})
 	reg("tm", "argsort", "input:T dim:i=-1 descending:b=False stable:A=None", func(m *machine, a []any) any {
 		return m.order(a[0].(*tensor), a[1].(int64), a[2].(bool))
 	})

@@ -309,9 +309,9 @@ func (m *machine) repeat(t *tensor, times []int64) *tensor {
 		}
 	}
 	if size, ok := sizeOf(wide); !ok || int64(size) > m.left.Elements {
-		return m.fail("%w: a tensor of shape %v passes what is left of the element limit of a run", ErrLimit, shape)
+		return m.tooLarge(shape)
 	}
-	spread := m.spread(thin, wide)
+	spread := m.spreadAll(thin, wide)
 	return fresh(m.take(t, shape, spread))
 }
 

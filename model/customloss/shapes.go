@@ -85,7 +85,7 @@ func initExpansions() {
 		}
 		thin := slices.Insert(slices.Clone(t.shape), at+1, 1)
 		wide := slices.Insert(slices.Clone(t.shape), at+1, n[0])
-		index := m.spread(thin, wide)
+		index := m.spreadAll(thin, wide)
 		shape := slices.Clone(t.shape)
 		shape[at] *= n[0]
 		return fresh(m.take(t, shape, index))
@@ -321,7 +321,10 @@ func initJoins() {
 	reg("tm", "split", "input:T split_size:i dim:i=0", func(m *machine, a []any) any {
 		return m.evenPieces(a[0].(*tensor), a[2].(int64), a[1].(int64))
 	})
-	reg("tm", "split split_with_sizes", "input:T split_sizes:I dim:i=0", func(m *machine, a []any) any {
+	reg("tm", "split", "input:T split_size_or_sections:I dim:i=0", func(m *machine, a []any) any {
+		return m.pieces(a[0].(*tensor), a[2].(int64), a[1].([]int64))
+	})
+	reg("tm", "split_with_sizes", "input:T split_sizes:I dim:i=0", func(m *machine, a []any) any {
 		return m.pieces(a[0].(*tensor), a[2].(int64), a[1].([]int64))
 	})
 	reg("tm", "chunk", "input:T chunks:i dim:i=0", func(m *machine, a []any) any {

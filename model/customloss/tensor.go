@@ -126,8 +126,17 @@ func (m *machine) broadcastShapes(shapes ...[]int) []int {
 	return out
 }
 
-// spread maps each element of shape to that of src it broadcasts from; nil is the identity.
+// spread maps each element of shape to that of src it broadcasts from, to be read
+// with pick: nil is the identity, and one entry stands for all.
 func (m *machine) spread(src, shape []int) []int {
+	if m.err == nil && !slices.Equal(src, shape) && product(src) == 1 {
+		return []int{0}
+	}
+	return m.spreadAll(src, shape)
+}
+
+// spreadAll is spread with one entry per element, or nil.
+func (m *machine) spreadAll(src, shape []int) []int {
 	if m.err != nil || slices.Equal(src, shape) {
 		return nil
 	}
@@ -144,10 +153,10 @@ func (m *machine) spread(src, shape []int) []int {
 func (m *machine) walk(base int, shape, step []int) []int {
 	n, ok := sizeOf(shape)
 	if !ok || int64(n) > m.left.Elements {
-		m.fail("%w: a tensor of shape %v passes what is left of the element limit of a run", ErrLimit, shape)
+		m.tooLarge(shape)
 		return nil
 	}
-	if !m.work(n) {
+	if !m.charge(n) || !m.work(n) {
 		return nil
 	}
 	out := make([]int, n)
@@ -169,8 +178,11 @@ func (m *machine) walk(base int, shape, step []int) []int {
 
 // pick resolves a map of spread.
 func pick(index []int, k int) int {
-	if index == nil {
+	switch len(index) {
+	case 0:
 		return k
+	case 1:
+		return index[0]
 	}
 	return index[k]
 }
@@ -182,6 +194,9 @@ func (m *machine) take(t *tensor, shape []int, index []int) *tensor {
 		return dead
 	}
 	if index == nil {
+		if !m.charge(overhead) {
+			return dead
+		}
 		out := &tensor{dt: t.dt, shape: shape, f: t.f, i: t.i, store: t.store}
 		return m.track(out, func(g []float64) { t.push(slices.Clone(g)) }, t)
 	}
@@ -225,8 +240,7 @@ func (m *machine) reshaped(t *tensor, shape []int) *tensor {
 }
 
 func (m *machine) expand(t *tensor, shape []int) *tensor {
-	index := m.spread(t.shape, shape)
-	return m.take(t, shape, index)
+	return m.take(t, shape, m.spreadAll(t.shape, shape))
 }
 
 // cast converts to dt; gradients flow between floating dtypes.

@@ -655,4 +655,9 @@ x.view(1, -1, 1).squeeze()
 x.view(1, -1, 1).squeeze(0)
 x.view(1, -1, 1).squeeze((0, 2))
 (x - x.mean()) / (x.std() + 1e-8)
+x.split(split_size=3)[0]
+x.split([2, 5])[1]
+x.split_with_sizes([2, 5])[0]
+x.scatter(0, t, value=2.0)
+x.sort(stable=True)[0]
 """.strip().splitlines()
