@@ -106,8 +106,11 @@ type SampleRequest struct {
 	Count          int // samples wanted, sharing the prompt's prefill
 	Params         SampleParams
 	PromptLogprobs bool
-	TopKPrompt     int // best tokens per prompt position, 0: none
-	TopKSample     int // best tokens per sampled position, 0: none
+	TopKPrompt     int     // best tokens per prompt position, 0: none
+	TopKSample     int     // best tokens per sampled position, 0: none
+	LastN          int     // score only the last LastN prompt tokens, 0: all
+	Targets        []int32 // [len(Prompt)-1,K]: tokens to score after each prompt position, -1: none
+	AltTokens      int     // draws per prompt position at the request's temperature, 0: none
 	// Done is called once, on the owner: it must not block.
 	Done func(*SampleResult, error)
 }
@@ -132,9 +135,12 @@ type TopK struct {
 // SampleResult is the answer to a SampleRequest.
 type SampleResult struct {
 	Sequences      []Sequence
-	PromptLogprobs []float32 // NaN at position 0; nil when not asked for
+	PromptLogprobs []float32 // NaN at position 0 and before the last LastN; nil when not asked for
 	TopKPrompt     *TopK
-	CachedTokens   int // prompt tokens served from shared prefill
+	TargetLogprobs []float32 // in the shape of Targets, 0 where nothing was asked; nil when not asked for
+	AltTokens      []int32   // [len(Prompt)-1,AltTokens]; nil when not asked for
+	AltLogprobs    []float32 // of AltTokens, at temperature 1
+	CachedTokens   int       // prompt tokens whose keys and values were already there
 }
 
 // Stats counts the owner's work since the start.

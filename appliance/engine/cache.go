@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 
 	"smolgym/kernels"
@@ -11,9 +13,16 @@ import (
 // pageTokens is the size of a cache page.
 const pageTokens = arch.Page
 
+// prefix names the contents of a full page: the weights that computed it and
+// every token from the start of the sequence to the page's end.
+type prefix [16]byte
+
 // cache is the paged key-value memory of one base model, shared by all samples
 // of all weights on it. A page is held by the sequences whose tables name it;
-// full pages of a prompt are shared between the samples of a group.
+// full pages of a prompt are shared between the samples of a group. A full page
+// that nobody holds is kept under its prefix until the memory is needed, so that
+// the next turn of a conversation finds it: the same kernels over the same
+// blocks gave it the same bits it would get again.
 type cache struct {
 	dev    kernels.Device
 	states map[string]kernels.Buffer // "kv.k.<layer>", "kv.v.<layer>": [pages, page*kv_heads*head_dim]
@@ -21,21 +30,29 @@ type cache struct {
 	pages  int
 	free   []int32
 	refs   []int32
+	known  map[prefix]int32
+	named  []prefix // of each page; zero: none
+	idle   []int32  // known pages that nobody holds, longest idle first
 }
 
 func newCache(dev kernels.Device, g *ir.Graph, tokens int) (*cache, error) {
-	c := &cache{dev: dev, states: map[string]kernels.Buffer{}, rowB: map[string]int64{}, pages: pagesFor(tokens)}
-	dims := ir.Dims{P: c.pages}
-	var total int64
+	var perPage int64
 	for _, id := range g.Named(ir.ClassState) {
-		total += g.Value(id).Type.Bytes(dims)
+		perPage += g.Value(id).Type.Bytes(ir.Dims{P: 1})
 	}
-	if free := dev.Info().FreeBytes; total > free {
-		return nil, fmt.Errorf("%w: a key-value cache of %d tokens needs %s, %s are free; start the server with a smaller --context", ErrNoFit, tokens, size(total), size(free))
+	pages, free := pagesFor(tokens), dev.Info().FreeBytes
+	// More than half of what is free would leave no room for training.
+	if most := free / 2 / max(perPage, 1); int64(pages) > most {
+		pages = int(most)
 	}
+	if pages < 4 {
+		return nil, fmt.Errorf("%w: a key-value cache of %d tokens needs %s, %s are free", ErrNoFit, tokens, size(perPage*int64(pagesFor(tokens))), size(free))
+	}
+	c := &cache{dev: dev, states: map[string]kernels.Buffer{}, rowB: map[string]int64{}, pages: pages,
+		refs: make([]int32, pages), known: map[prefix]int32{}, named: make([]prefix, pages)}
 	for _, id := range g.Named(ir.ClassState) {
 		v := g.Value(id)
-		buf, err := alloc(dev, v.Type.Bytes(dims), v.Name)
+		buf, err := alloc(dev, v.Type.Bytes(ir.Dims{P: pages}), v.Name)
 		if err != nil {
 			c.release()
 			return nil, err
@@ -43,8 +60,7 @@ func newCache(dev kernels.Device, g *ir.Graph, tokens int) (*cache, error) {
 		c.states[v.Name] = buf
 		c.rowB[v.Name] = v.Type.Bytes(ir.Dims{P: 1}) / pageTokens
 	}
-	c.refs = make([]int32, c.pages)
-	for p := c.pages - 1; p >= 0; p-- {
+	for p := pages - 1; p >= 0; p-- {
 		c.free = append(c.free, int32(p))
 	}
 	return c, nil
@@ -59,10 +75,17 @@ func (c *cache) release() {
 	c.states = nil
 }
 
-// take gives n pages, or nil when fewer are free.
+// take gives n pages, or nil when fewer can be had.
 func (c *cache) take(n int) []int32 {
-	if n > len(c.free) {
+	if n > len(c.free)+len(c.idle) {
 		return nil
+	}
+	for len(c.free) < n {
+		p := c.idle[0]
+		c.idle = c.idle[1:]
+		delete(c.known, c.named[p])
+		c.named[p] = prefix{}
+		c.free = append(c.free, p)
 	}
 	at := len(c.free) - n
 	pages := append([]int32{}, c.free[at:]...)
@@ -81,8 +104,70 @@ func (c *cache) share(pages []int32) {
 
 func (c *cache) drop(pages []int32) {
 	for _, p := range pages {
-		if c.refs[p]--; c.refs[p] == 0 {
+		if c.refs[p]--; c.refs[p] > 0 {
+			continue
+		}
+		if c.named[p] != (prefix{}) {
+			c.idle = append(c.idle, p)
+		} else {
 			c.free = append(c.free, p)
+		}
+	}
+}
+
+// chain calls fn with the prefix of each full page of tokens until it says no.
+func chain(weights uint64, tokens []int32, fn func(page int, key prefix) bool) {
+	var key prefix
+	block := make([]byte, len(key)+8+4*pageTokens)
+	for page := range len(tokens) / pageTokens {
+		copy(block, key[:])
+		binary.LittleEndian.PutUint64(block[len(key):], weights)
+		for i, id := range tokens[page*pageTokens : (page+1)*pageTokens] {
+			binary.LittleEndian.PutUint32(block[len(key)+8+4*i:], uint32(id))
+		}
+		sum := sha256.Sum256(block)
+		copy(key[:], sum[:])
+		if !fn(page, key) {
+			return
+		}
+	}
+}
+
+// remember names the full pages of a sequence by their contents.
+func (c *cache) remember(weights uint64, tokens, pages []int32) {
+	chain(weights, tokens, func(i int, key prefix) bool {
+		if _, ok := c.known[key]; !ok && c.named[pages[i]] == (prefix{}) {
+			c.known[key] = pages[i]
+			c.named[pages[i]] = key
+		}
+		return true
+	})
+}
+
+// find shares the pages of the longest known prefix of tokens.
+func (c *cache) find(weights uint64, tokens []int32) []int32 {
+	var pages []int32
+	chain(weights, tokens, func(_ int, key prefix) bool {
+		p, ok := c.known[key]
+		if ok {
+			pages = append(pages, p)
+		}
+		return ok
+	})
+	for _, p := range pages {
+		if c.refs[p]++; c.refs[p] == 1 {
+			c.wake(p)
+		}
+	}
+	return pages
+}
+
+// wake takes a page out of the idle ones.
+func (c *cache) wake(p int32) {
+	for i, q := range c.idle {
+		if q == p {
+			c.idle = append(c.idle[:i], c.idle[i+1:]...)
+			return
 		}
 	}
 }

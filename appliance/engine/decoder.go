@@ -126,14 +126,21 @@ func (d *decoder) enter(j *job) (bool, error) {
 	if j.Count > 1 && n%pageTokens > 0 {
 		want++ // a copy of the prompt's last, partial page
 	}
-	pages := b.cache.take(want)
-	if pages == nil {
+	if want > b.cache.pages {
+		return false, fmt.Errorf("%w: the prompt of %d tokens and %d new ones do not fit the key-value cache of %d tokens: lower max_tokens, or give the server more memory", ErrRequest, n, j.limit, b.cache.pages*pageTokens)
+	}
+	reused := b.cache.find(j.weights.id(), j.Prompt[:j.reusable()])
+	own := b.cache.take(want - len(reused))
+	if own == nil {
+		b.cache.drop(reused)
 		return false, nil
 	}
 	if j.Count > 1 && n%pageTokens > 0 {
-		j.partial, pages = pages[want-1], pages[:want-1]
+		j.partial, own = own[len(own)-1], own[:len(own)-1]
 	}
-	j.prompt = &sequence{j: j, index: -1, feed: j.Prompt, pages: pages}
+	cached := len(reused) * pageTokens
+	j.prompt = &sequence{j: j, index: -1, feed: j.Prompt[cached:], cached: cached, pages: append(reused, own...)}
+	j.result.CachedTokens = cached
 	d.run = append(d.run, j.prompt)
 	d.jobs = append(d.jobs, j)
 	return true, nil
@@ -165,9 +172,6 @@ func (d *decoder) begin(j *job) bool {
 func (d *decoder) start(s *sequence) {
 	j := s.j
 	j.begun++
-	if s.index > 0 {
-		j.result.CachedTokens = len(j.Prompt)
-	}
 	d.run = append(d.run, s)
 	d.token(s, j.row, j.lse)
 	if j.begun == j.Count && !j.ended {
@@ -205,6 +209,7 @@ func (d *decoder) prefilled(s *sequence, row []float32, lse float32) {
 	j.prompt = nil
 	j.row, j.lse = append([]float32{}, row...), lse
 	c, n := j.weights.b.cache, len(j.Prompt)
+	c.remember(j.weights.id(), j.Prompt, s.pages)
 	if j.Count > 1 {
 		j.shared = append([]int32{}, s.pages[:n/pageTokens]...)
 		c.share(j.shared)
@@ -248,7 +253,10 @@ func (d *decoder) token(s *sequence, logits []float32, lse float32) {
 	} else if len(s.out.Tokens) < j.limit {
 		return
 	}
-	j.weights.b.cache.drop(s.pages)
+	c := j.weights.b.cache
+	whole := append(append([]int32{}, j.Prompt...), s.out.Tokens...)
+	c.remember(j.weights.id(), whole[:s.cached], s.pages)
+	c.drop(s.pages)
 	d.remove(s)
 	j.result.Sequences[s.index] = s.out
 	j.left--

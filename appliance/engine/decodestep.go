@@ -71,7 +71,7 @@ func (b *stepBatch) add(s *sequence, n int) {
 		b.ids = append(b.ids, s.feed[i])
 		b.positions = append(b.positions, int32(s.cached+i))
 		last := i == n-1 && n == len(s.feed)
-		if last || (s.index < 0 && s.j.scoresPrompt()) {
+		if last || (s.index < 0 && s.j.scoresPrompt() && s.cached+i+1 >= s.j.firstScored()) {
 			b.rows = append(b.rows, int32(len(b.ids)-1))
 			b.owner = append(b.owner, at)
 		}
@@ -175,19 +175,5 @@ func (d *decoder) deliver(b *stepBatch, logits []float32, lse []float32) {
 				d.prefilled(s, r, lse[row])
 			}
 		}
-	}
-}
-
-// score takes the row after prompt position at: the distribution of the next
-// prompt token.
-func (j *job) score(at int, logits []float32, lse float32) {
-	if at+1 >= len(j.Prompt) {
-		return
-	}
-	if j.PromptLogprobs {
-		j.result.PromptLogprobs = append(j.result.PromptLogprobs, logits[j.Prompt[at+1]]-lse)
-	}
-	if j.result.TopKPrompt != nil {
-		j.result.TopKPrompt.best(logits, lse)
 	}
 }

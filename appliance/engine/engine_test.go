@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"smolgym/kernels"
+	"smolgym/kernels/cpu"
 	"smolgym/kernels/reference"
 	"smolgym/model/hf"
 )
@@ -176,7 +177,12 @@ func same(a, b []float32) error {
 }
 
 func devices(t *testing.T) map[string]kernels.Device {
-	return map[string]kernels.Device{"reference": reference.Open(reference.Options{MemoryBytes: 2 << 30})}
+	t.Helper()
+	fast, err := cpu.Open(cpu.Options{MemoryBytes: 2 << 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]kernels.Device{"reference": reference.Open(reference.Options{MemoryBytes: 2 << 30}), "cpu": fast}
 }
 
 // TestOnPolicy: a token's log-probability has the same bits sampled alone,

@@ -282,10 +282,7 @@ func TestPages(t *testing.T) {
 		}
 	}
 	x.do(func() error {
-		if n := len(x.b.cache.free); n != x.b.cache.pages {
-			return fmt.Errorf("%d of %d pages came back", n, x.b.cache.pages)
-		}
-		return nil
+		return x.b.cache.balanced()
 	})
 }
 
@@ -323,5 +320,112 @@ func TestChoices(t *testing.T) {
 	table.best(logits, 4)
 	if want := []int32{1, 3, 2, 0, 4, 5, 0, 0}; !slices.Equal(table.IDs, want) || table.Logprobs[6] != noLogprob {
 		t.Fatalf("top-k table %v %v, want ids %v", table.IDs, table.Logprobs, want)
+	}
+}
+
+// balanced checks that nobody holds a page and that every page is free or idle
+// under its name.
+func (c *cache) balanced() error {
+	if n := len(c.free) + len(c.idle); n != c.pages {
+		return fmt.Errorf("%d of %d pages came back", n, c.pages)
+	}
+	if len(c.known) != len(c.idle) {
+		return fmt.Errorf("%d pages are known, %d idle", len(c.known), len(c.idle))
+	}
+	for key, p := range c.known {
+		if c.named[p] != key || c.refs[p] != 0 {
+			return fmt.Errorf("page %d is held %d times, named %x, known as %x", p, c.refs[p], c.named[p], key)
+		}
+	}
+	return nil
+}
+
+// TestPrefix: the next turn of a conversation reuses the pages of the last one,
+// with the bits it would have computed; other weights never do.
+func TestPrefix(t *testing.T) {
+	for name, dev := range devices(t) {
+		t.Run(name, func(t *testing.T) {
+			x := start(t, dev, "llama_tied", Options{})
+			tr := x.stepped(loraConfig())
+			var base, one, two *Weights
+			x.do(func() (err error) {
+				base = x.b.Weights()
+				if one, err = tr.Snapshot(); err == nil {
+					two, err = tr.Snapshot()
+				}
+				return err
+			})
+			long := SampleParams{MaxTokens: 70, Seed: 3, Temperature: 1, TopP: 1, NoEOS: true}
+			first := x.sample(SampleRequest{Weights: one, Prompt: tokens(50, 1), Count: 1, Params: long}).Sequences[0]
+			turn := append(append(tokens(50, 1), first.Tokens...), tokens(9, 2)...)
+			again := SampleRequest{Weights: one, Prompt: turn, Count: 2, Params: anything}
+			hit := x.sample(again)
+			if hit.CachedTokens != 96 { // 119 of the 120 earlier tokens were fed: three full pages
+				t.Fatalf("%d tokens from the cache, want 96", hit.CachedTokens)
+			}
+			for _, other := range []*Weights{two, base} {
+				r := again
+				r.Weights = other
+				miss := x.sample(r)
+				if miss.CachedTokens != 0 {
+					t.Fatalf("%d tokens came from other weights' cache", miss.CachedTokens)
+				}
+				if other == two { // equal weights under another name: equal answers
+					for i := range miss.Sequences {
+						if err := same(hit.Sequences[i].Logprobs, miss.Sequences[i].Logprobs); err != nil {
+							t.Fatalf("sample %d, cached and not: %v", i, err)
+						}
+					}
+				}
+			}
+			// Only the last rows are scored: the rest may come from the cache.
+			r := SampleRequest{Weights: one, Prompt: turn, Count: 1, Params: anything, PromptLogprobs: true}
+			all := x.sample(r)
+			r.LastN = 12
+			last := x.sample(r)
+			if all.CachedTokens != 0 || last.CachedTokens != 96 {
+				t.Fatalf("%d and %d tokens from the cache, want 0 and 96", all.CachedTokens, last.CachedTokens)
+			}
+			at := len(turn) - 12
+			if err := same(all.PromptLogprobs[at:], last.PromptLogprobs[at:]); err != nil {
+				t.Fatal(err)
+			}
+			for _, v := range last.PromptLogprobs[:at] {
+				if v == v {
+					t.Fatal("a row outside the last n is scored")
+				}
+			}
+			x.do(x.b.cache.balanced)
+		})
+	}
+}
+
+// TestScores: targets, alternatives and tables agree with each other.
+func TestScores(t *testing.T) {
+	x := start(t, devices(t)["cpu"], "llama_tied", Options{DecodeTokens: 16})
+	var w *Weights
+	x.do(func() error { w = x.b.Weights(); return nil })
+	prompt := tokens(40, 6)
+	targets := make([]int32, 0, 3*39)
+	for _, id := range prompt[1:] {
+		targets = append(targets, id, -1, 7)
+	}
+	r := x.sample(SampleRequest{Weights: w, Prompt: prompt, Count: 1, Params: anything, PromptLogprobs: true, TopKPrompt: 5, Targets: targets, AltTokens: 4})
+	if len(r.TopKPrompt.IDs) != 40*5 || r.TopKPrompt.Logprobs[0] != noLogprob {
+		t.Fatalf("a table of %d cells that begins with %v", len(r.TopKPrompt.IDs), r.TopKPrompt.Logprobs[0])
+	}
+	for i := range 39 {
+		if r.TargetLogprobs[3*i] != r.PromptLogprobs[i+1] || r.TargetLogprobs[3*i+1] != 0 || r.TargetLogprobs[3*i+2] >= 0 {
+			t.Fatalf("position %d: targets %v, prompt %v", i, r.TargetLogprobs[3*i:3*i+3], r.PromptLogprobs[i+1])
+		}
+		best := r.TopKPrompt.Logprobs[(i+1)*5]
+		for k := range 4 {
+			if lp := r.AltLogprobs[4*i+k]; lp > best || r.AltTokens[4*i+k] < 0 {
+				t.Fatalf("position %d: draw %d has %v, the best token %v", i, k, lp, best)
+			}
+		}
+	}
+	if slices.Equal(r.AltTokens[:4], r.AltTokens[4:8]) && slices.Equal(r.AltTokens[4:8], r.AltTokens[8:12]) {
+		t.Fatal("the draws are the same at every position")
 	}
 }

@@ -67,6 +67,12 @@ func (r *SampleRequest) check() error {
 		return fmt.Errorf("top_p is %v, takes more than 0, up to 1 (off)", p.TopP)
 	case r.TopKPrompt < 0 || r.TopKPrompt > 256 || r.TopKSample < 0 || r.TopKSample > 256:
 		return fmt.Errorf("topk logprobs take 0 to 256 tokens a position")
+	case r.LastN < 0 || r.LastN > 0 && r.LastN >= len(r.Prompt):
+		return fmt.Errorf("prompt_logprobs_last_n is %d, takes 1 to %d for a prompt of %d tokens", r.LastN, len(r.Prompt)-1, len(r.Prompt))
+	case r.AltTokens < 0 || r.AltTokens > 256:
+		return fmt.Errorf("prompt_alt_tokens_k is %d, takes 0 to 256", r.AltTokens)
+	case len(r.Targets) > 0 && (len(r.Prompt) < 2 || len(r.Targets)%(len(r.Prompt)-1) != 0):
+		return fmt.Errorf("target_prompt_logprobs has %d entries, takes a whole number for each of the %d positions that predict a prompt token", len(r.Targets), len(r.Prompt)-1)
 	case len(p.StopStrings) > 0 && r.Weights.b.tok == nil:
 		return fmt.Errorf("stop strings need a tokenizer and %s has none: pass stop token ids", info.Name)
 	}
@@ -78,6 +84,11 @@ func (r *SampleRequest) check() error {
 	for i, id := range p.StopIDs {
 		if id < 0 || int(id) >= info.Vocab {
 			return fmt.Errorf("stop[%d] is token %d, outside the vocabulary of %d", i, id, info.Vocab)
+		}
+	}
+	for i, id := range r.Targets {
+		if id < -1 || int(id) >= info.Vocab {
+			return fmt.Errorf("target_prompt_logprobs: token %d at %d is outside the vocabulary of %d", id, i, info.Vocab)
 		}
 	}
 	for i, id := range r.Prompt {
@@ -96,13 +107,7 @@ func (e *Engine) Sample(r SampleRequest) error {
 	}
 	j := &job{SampleRequest: r, weights: r.Weights.Retain(), limit: r.limit(), partial: -1, left: r.Count}
 	j.result.Sequences = make([]Sequence, r.Count)
-	if r.PromptLogprobs {
-		j.result.PromptLogprobs = append(make([]float32, 0, len(r.Prompt)), float32(math.NaN()))
-	}
-	if r.TopKPrompt > 0 {
-		j.result.TopKPrompt = &TopK{K: r.TopKPrompt}
-		j.result.TopKPrompt.blank()
-	}
+	j.blankScores()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -114,8 +119,80 @@ func (e *Engine) Sample(r SampleRequest) error {
 	return nil
 }
 
-// scoresPrompt reports whether every row of the prompt is needed.
-func (j *job) scoresPrompt() bool { return j.PromptLogprobs || j.TopKPrompt > 0 }
+// scoresPrompt reports whether rows of the prompt are needed.
+func (j *job) scoresPrompt() bool {
+	return j.PromptLogprobs || j.TopKPrompt > 0 || len(j.Targets) > 0 || j.AltTokens > 0
+}
+
+// firstScored is the first prompt token that is scored; that needs the row of
+// the position before it.
+func (j *job) firstScored() int {
+	if j.LastN > 0 {
+		return max(1, len(j.Prompt)-j.LastN)
+	}
+	return 1
+}
+
+// reusable is how many prompt tokens may come from the prefix cache: all but
+// the last, whose row is the first sample's, and all rows that are scored.
+func (j *job) reusable() int {
+	if j.scoresPrompt() {
+		return j.firstScored() - 1
+	}
+	return len(j.Prompt) - 1
+}
+
+// blankScores prepares the tables that score fills.
+func (j *job) blankScores() {
+	n, r := len(j.Prompt), &j.result
+	if j.PromptLogprobs {
+		r.PromptLogprobs = make([]float32, n)
+		for i := range r.PromptLogprobs {
+			r.PromptLogprobs[i] = float32(math.NaN())
+		}
+	}
+	if j.TopKPrompt > 0 {
+		r.TopKPrompt = &TopK{K: j.TopKPrompt}
+		for range j.firstScored() {
+			r.TopKPrompt.blank()
+		}
+	}
+	if len(j.Targets) > 0 {
+		r.TargetLogprobs = make([]float32, len(j.Targets))
+	}
+	if j.AltTokens > 0 {
+		r.AltTokens = make([]int32, (n-1)*j.AltTokens)
+		r.AltLogprobs = make([]float32, (n-1)*j.AltTokens)
+	}
+}
+
+// score takes the row after prompt position at: the distribution of the next
+// prompt token.
+func (j *job) score(at int, logits []float32, lse float32) {
+	next, r := at+1, &j.result
+	if next >= len(j.Prompt) || next < j.firstScored() {
+		return
+	}
+	if j.PromptLogprobs {
+		r.PromptLogprobs[next] = logits[j.Prompt[next]] - lse
+	}
+	if r.TopKPrompt != nil {
+		r.TopKPrompt.best(logits, lse)
+	}
+	if k := len(j.Targets) / max(len(j.Prompt)-1, 1); k > 0 {
+		for i := at * k; i < next*k; i++ {
+			if id := j.Targets[i]; id >= 0 {
+				r.TargetLogprobs[i] = logits[id] - lse
+			}
+		}
+	}
+	for i := range j.AltTokens {
+		// Streams beyond the samples' own, so that no draw is made twice.
+		id := choose(logits, j.weights.b.drawable(), j.Params, uniform(j.Params.Seed, -1-i, at))
+		r.AltTokens[at*j.AltTokens+i] = id
+		r.AltLogprobs[at*j.AltTokens+i] = logits[id] - lse
+	}
+}
 
 // stopper makes the matcher of one sample's stop strings, nil without any.
 func (j *job) stopper() *tokenizer.StopMatcher {

@@ -16,8 +16,15 @@ type Weights struct {
 	cfg  TrainerConfig
 	base bool                      // the base model itself
 	own  map[string]kernels.Buffer // snapshot: adapter tensors, or all parameters
+	name uint64                    // unlike any other weights'; 0 for the base model
 	refs atomic.Int32
 }
+
+// names counts the snapshots of all engines.
+var names atomic.Uint64
+
+// id names the weights in the prefix cache of their base.
+func (w *Weights) id() uint64 { return w.name }
 
 // Weights is the base model as a sampler's weights. Owner.
 func (b *Base) Weights() *Weights {
@@ -68,7 +75,7 @@ func (w *Weights) lookup(name string) kernels.Buffer {
 // newWeights takes over own.
 func (b *Base) newWeights(cfg TrainerConfig, own map[string]kernels.Buffer) *Weights {
 	b.refs++
-	w := &Weights{b: b, cfg: cfg, own: own}
+	w := &Weights{b: b, cfg: cfg, own: own, name: names.Add(1)}
 	w.refs.Store(1)
 	return w
 }
