@@ -6,7 +6,8 @@ import (
 	"smolgym/model/lora"
 )
 
-// slacks widens the tolerance of adapters' gradients where the golden's own
+// slacks widens the tolerance of adapters' gradients, and of what three steps of
+// Adam make of a gradient, where the golden's own
 // rounding is as large: its linear attention works in float32 chunks. Of
 // qwen3_5_text the worst element is off by 1.9e-4 of itself from the same
 // computation in float64, ours by 0.6e-4.

@@ -172,8 +172,10 @@ type rig struct {
 	bufs map[string]kernels.Buffer
 }
 
-func newRig(t *testing.T) *rig {
-	return &rig{t, reference.Open(reference.Options{}), map[string]kernels.Buffer{}}
+func newRig(t *testing.T) *rig { return newRigOn(t, reference.Open(reference.Options{})) }
+
+func newRigOn(t *testing.T, dev kernels.Device) *rig {
+	return &rig{t, dev, map[string]kernels.Buffer{}}
 }
 
 // load binds a model's weights and tables.
