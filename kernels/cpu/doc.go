@@ -20,7 +20,8 @@
 //     RMSNormGradW ((dy*r)*x by fma, groups in rising order inside a token) and
 //     EmbedGrad (tokens of one id) likewise.
 //   - Attention and PagedAttention: blocks of ir.KeyBlock keys at absolute
-//     positions in rising order; score = dot * Scale; new maximum m' of the
+//     positions in rising order; score = dot * Scale (with a Softcap:
+//     Softcap * tanh(score / Softcap)); new maximum m' of the
 //     block and before; weights exp(score - m'), exact zeros for keys that the
 //     query may not see, summed as (lane l + lane l+16) and the tree;
 //     sum = fma(sum, exp(m - m'), that); output = output * exp(m - m'), then one
@@ -29,7 +30,7 @@
 //   - AttentionGrad: p = exp(dot(q,k)*Scale - lse), ds = p*(dot(dout,v) -
 //     dot(dout,out))*Scale; dq by fma over keys in rising order; dk and dv by
 //     fma over the heads of the group, then over queries, in rising order.
-//   - RMSNorm: x*x by fma in 16 lanes, tree, (x*r)*w with r = 1/sqrt(sum/D+eps).
+//   - RMSNorm: x*x by fma in 16 lanes, tree, (x*r)*(w+Unit) with r = 1/sqrt(sum/D+eps).
 //   - LSE: the maximum; then exp(x-max) added in 16 lanes and the tree inside
 //     blocks of 512 words, the blocks one after the other; max + log(sum).
 //   - SegmentSum: 16 lanes from the sequence's first cell, then the tree.

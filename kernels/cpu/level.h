@@ -15,6 +15,8 @@
 #include "level_logprob.h"
 #include "level_rows.h"
 #include "level_optim.h"
+#include "level_activations.h"
+#include "level_layout.h"
 
 const kernel LEVEL(kernels)[K_COUNT] = {
 	[K_EMBED] = embed, [K_GATHER_ROWS] = gather_rows, [K_EMBED_GRAD] = embed_grad,
@@ -29,6 +31,10 @@ const kernel LEVEL(kernels)[K_COUNT] = {
 	[K_WHERE] = where, [K_COPY] = copy, [K_FILL] = fill, [K_SCALE] = scale, [K_SCALE_ADD] = scale_add,
 	[K_SEGMENT_SUM] = segment_sum, [K_SEGMENT_EXPAND] = segment_expand,
 	[K_SUM_SQUARES] = sum_squares, [K_ADAMW] = adamw,
+	[K_ADD_ROW] = add_row, [K_CENTER] = center, [K_DECAY] = decay, [K_SLICE] = slice, [K_SLICE_GRAD] = slice_grad, [K_JOIN] = join,
+	[K_TANH] = tanh_op, [K_SIGMOID] = sigmoid, [K_SOFTPLUS] = softplus,
+	[K_GELU] = gelu, [K_GELU_TANH] = gelu_tanh, [K_GELU_GRAD] = gelu_grad, [K_GELU_TANH_GRAD] = gelu_tanh_grad,
+	[K_SCALE_ROWS] = scale_rows, [K_SUM_ROWS] = sum_rows, [K_REPEAT_ROWS] = repeat_rows, [K_ROW_DOT] = row_dot,
 };
 
 void LEVEL(math)(int which, const float *x, float *y, int64_t n) {

@@ -43,16 +43,20 @@ typedef struct {
 	int from[QUERY_ROWS], to[QUERY_ROWS];   // keys of the current block that the row sees
 } tile;
 
+// bounded is a score times its scale under the bound: cap * tanh(s / cap).
+INLINE v16 bounded(v16 s, float cap) { return cap > 0 ? vmul(vset(cap), vtanh(vdiv(s, vset(cap)))) : s; }
+
 // weigh turns the block's scores into weights, updates the running maxima and
 // sums and scales the outputs so far.
-static void weigh(tile *t, float p[QUERY_ROWS][KEY_BLOCK], float scale, int64_t d) {
+static void weigh(tile *t, float p[QUERY_ROWS][KEY_BLOCK], const step *a) {
+	int64_t d = a->head_dim;
 	float next[QUERY_ROWS] = {0}, shrink[QUERY_ROWS], delta[QUERY_ROWS] = {0};
-	v16 s = vset(scale);
+	v16 s = vset(a->scale);
 	for (int i = 0; i < t->n; i++) {
 		if (t->from[i] >= t->to[i])
 			continue;
-		v16 lo = vkeep(vmul(vload(p[i]), s), t->from[i] < 16 ? t->from[i] : 16, t->to[i] < 16 ? t->to[i] : 16, -INFINITY);
-		v16 hi = vkeep(vmul(vload(p[i] + 16), s), t->from[i] > 16 ? t->from[i] - 16 : 0, t->to[i] > 16 ? t->to[i] - 16 : 0, -INFINITY);
+		v16 lo = vkeep(bounded(vmul(vload(p[i]), s), a->softcap), t->from[i] < 16 ? t->from[i] : 16, t->to[i] < 16 ? t->to[i] : 16, -INFINITY);
+		v16 hi = vkeep(bounded(vmul(vload(p[i] + 16), s), a->softcap), t->from[i] > 16 ? t->from[i] - 16 : 0, t->to[i] > 16 ? t->to[i] - 16 : 0, -INFINITY);
 		vstore(p[i], lo), vstore(p[i] + 16, hi);
 		float top = vtop(vmax(lo, hi));
 		next[i] = t->top[i] > top ? t->top[i] : top;
@@ -106,7 +110,7 @@ static void attend(const attn_args *p, tile *t, int64_t s, int64_t kv) {
 		const float *k = rows_of(p, p->k, s, base, kv), *v = rows_of(p, p->v, s, base, kv);
 		for (int i = 0; i < t->n; i += DOT_M)
 			dot_block(t->n - i < DOT_M ? t->n - i : DOT_M, keys, t->q + i, k, width, d, 0, w[i], KEY_BLOCK);
-		weigh(t, w, p->a->scale, d);
+		weigh(t, w, p->a);
 		if (same)
 			outer_block(t->n, d, t->out, w[0] + t->from[0], KEY_BLOCK, 1, v + t->from[0] * width, width, t->to[0] - t->from[0], 1);
 		else
@@ -197,8 +201,14 @@ static void grad_block(const attn_args *p, tile *t, const float *const *dout, fl
 		for (int half = 0; half < KEY_BLOCK; half += 16) {
 			int from = t->from[i] - half, to = t->to[i] - half;
 			from = from < 0 ? 0 : from > 16 ? 16 : from, to = to < 0 ? 0 : to > 16 ? 16 : to;
-			v16 e = vexp(vsub(vmul(vload(w[i] + half), scale), vset(lse[i])));
+			v16 score = vmul(vload(w[i] + half), scale);
+			v16 under = bounded(score, p->a->softcap);
+			v16 e = vexp(vsub(under, vset(lse[i])));
 			v16 g = vmul(vmul(e, vsub(vload(ds[i] + half), vset(delta[i]))), scale);
+			if (p->a->softcap > 0) { // the slope is 1 - tanh²
+				v16 th = vdiv(under, vset(p->a->softcap));
+				g = vmul(g, vfnma(th, th, vset(1)));
+			}
 			vstore(w[i] + half, vkeep(e, from, to, 0));
 			vstore(ds[i] + half, vkeep(g, from, to, 0));
 		}

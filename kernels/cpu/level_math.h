@@ -66,3 +66,65 @@ INLINE float log1(float x) {
 	y = fmaf(-0.5f, z, y);
 	return fmaf(e, 0.693359375f, f + y);
 }
+
+// vtanh: a polynomial up to 0.625, beyond it 1 - 2/(exp(2|x|) + 1).
+INLINE v16 vtanh(v16 x) {
+	v16 z = vmul(x, x), p = vset(-5.70498872745e-3f);
+	p = vfma(p, z, vset(2.06390887954e-2f));
+	p = vfma(p, z, vset(-5.37397155531e-2f));
+	p = vfma(p, z, vset(1.33314422036e-1f));
+	p = vfma(p, z, vset(-3.33332819422e-1f));
+	v16 small = vfma(vmul(p, z), x, x);
+	v16 e = vexp(vmul(vset(2), vmax(x, vneg(x))));
+	v16 large = vsub(vset(1), vdiv(vset(2), vadd(e, vset(1))));
+	v16 negative = vgreater(vzero(), x);
+	large = vwhere(negative, vneg(large), large);
+	return vwhere(vgreater(z, vset(0.625f * 0.625f)), large, small); // NaN takes the polynomial
+}
+
+// verfc_abs: erfc(|x|) = t * exp(-x*x + P(t)) with t = 1/(1 + |x|/2); the
+// approximation is 1.2e-7 off, relative to the result.
+INLINE v16 verfc_abs(v16 x) {
+	x = vmax(x, vneg(x));
+	v16 t = vdiv(vset(1), vfma(vset(0.5f), x, vset(1)));
+	v16 p = vset(0.17087277f);
+	p = vfma(p, t, vset(-0.82215223f));
+	p = vfma(p, t, vset(1.48851587f));
+	p = vfma(p, t, vset(-1.13520398f));
+	p = vfma(p, t, vset(0.27886807f));
+	p = vfma(p, t, vset(-0.18628806f));
+	p = vfma(p, t, vset(0.09678418f));
+	p = vfma(p, t, vset(0.37409196f));
+	p = vfma(p, t, vset(1.00002368f));
+	p = vfma(p, t, vset(-1.26551223f));
+	return vmul(t, vexp(vfnma(x, x, p)));
+}
+
+// vnormal: the normal distribution function, erfc(-x/sqrt(2))/2.
+INLINE v16 vnormal(v16 x) {
+	v16 half = vmul(vset(0.5f), verfc_abs(vmul(x, vset(0.70710678f))));
+	return vwhere(vgreater(x, vzero()), vsub(vset(1), half), half);
+}
+
+// vsoftplus: max(x, 0) + log(1 + y), y = exp(-|x|); u = 1 + y is exact enough
+// for the logarithm once its rounding is made good by y/(u-1).
+INLINE v16 vsoftplus(v16 x) {
+	v16 y = vexp(vneg(vmax(x, vneg(x)))), u = vadd(vset(1), y), d = vsub(u, vset(1));
+	v16 big = vgreater(u, vset(1.41421356f)), one = vset(1);
+	v16 f = vsub(vwhere(big, vmul(u, vset(0.5f)), u), one), e = vwhere(big, one, vzero()), z = vmul(f, f);
+	v16 p = vset(7.0376836292e-2f);
+	p = vfma(p, f, vset(-1.1514610310e-1f));
+	p = vfma(p, f, vset(1.1676998740e-1f));
+	p = vfma(p, f, vset(-1.2420140846e-1f));
+	p = vfma(p, f, vset(1.4249322787e-1f));
+	p = vfma(p, f, vset(-1.6668057665e-1f));
+	p = vfma(p, f, vset(2.0000714765e-1f));
+	p = vfma(p, f, vset(-2.4999993993e-1f));
+	p = vfma(p, f, vset(3.3333331174e-1f));
+	p = vmul(vmul(p, f), z);
+	p = vfma(e, vset(-2.12194440e-4f), p);
+	p = vfma(vset(-0.5f), z, p);
+	p = vfma(e, vset(0.693359375f), vadd(f, p));
+	v16 l = vwhere(d, vdiv(vmul(p, y), d), y);
+	return vadd(vmax(x, vzero()), l);
+}

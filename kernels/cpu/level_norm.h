@@ -7,6 +7,7 @@ typedef struct {
 	const int32_t *offsets;
 	int64_t d, groups, s; // groups: in a row
 	float eps;
+	v16 unit; // 1 where the weight is stored as its difference from one, else 0
 } norm_args;
 
 // inverse_rms: 1/sqrt(mean(x*x) + eps), the sum in 16 lanes and the tree.
@@ -19,7 +20,8 @@ INLINE float inverse_rms(const float *x, int64_t d, float eps) {
 	return 1 / sqrtf(vsum(sum) / (float)d + eps);
 }
 
-// y = (x * r) * w
+// y = (x * r) * (w + unit); adding a zero unit changes no result but the sign of
+// a zero weight, in the same way everywhere.
 static void norm_part(const void *arg, int64_t from, int64_t to, int who) {
 	const norm_args *p = arg;
 	(void)who;
@@ -29,13 +31,13 @@ static void norm_part(const void *arg, int64_t from, int64_t to, int who) {
 		v16 r = vset(inverse_rms(x, p->d, p->eps));
 		for (int64_t k = 0; k < p->d; k += 16) {
 			int n = p->d - k < 16 ? (int)(p->d - k) : 16;
-			put(y, k, vmul(vmul(get(x, k, n), r), get(p->w, k, n)), n);
+			put(y, k, vmul(vmul(get(x, k, n), r), vadd(get(p->w, k, n), p->unit)), n);
 		}
 	}
 }
 
 static int rms_norm(const call *c) {
-	norm_args p = {c, fin(c, 0), fin(c, 1), 0, fout(c, 0), 0, 0, c->d[1], c->s->heads, 0, c->s->eps};
+	norm_args p = {c, fin(c, 0), fin(c, 1), 0, fout(c, 0), 0, 0, c->d[1], c->s->heads, 0, c->s->eps, vset((float)c->s->unit)};
 	split(c, c->d[0] * p.groups, 5 + 0.5 * (double)p.d, norm_part, &p);
 	return OK;
 }
@@ -51,18 +53,18 @@ static void norm_grad_part(const void *arg, int64_t from, int64_t to, int who) {
 		v16 sum = vzero();
 		for (int64_t k = 0; k < p->d; k += 16) {
 			int n = p->d - k < 16 ? (int)(p->d - k) : 16;
-			sum = vfma(vmul(get(p->w, k, n), get(dy, k, n)), get(x, k, n), sum);
+			sum = vfma(vmul(vadd(get(p->w, k, n), p->unit), get(dy, k, n)), get(x, k, n), sum);
 		}
 		v16 f = vset(r * r * r * vsum(sum) / (float)p->d), rv = vset(r);
 		for (int64_t k = 0; k < p->d; k += 16) {
 			int n = p->d - k < 16 ? (int)(p->d - k) : 16;
-			put(dx, k, vfnma(get(x, k, n), f, vmul(rv, vmul(get(p->w, k, n), get(dy, k, n)))), n);
+			put(dx, k, vfnma(get(x, k, n), f, vmul(rv, vmul(vadd(get(p->w, k, n), p->unit), get(dy, k, n)))), n);
 		}
 	}
 }
 
 static int rms_norm_grad(const call *c) {
-	norm_args p = {c, fin(c, 0), fin(c, 1), fin(c, 2), fout(c, 0), 0, 0, c->d[1], c->s->heads, 0, c->s->eps};
+	norm_args p = {c, fin(c, 0), fin(c, 1), fin(c, 2), fout(c, 0), 0, 0, c->d[1], c->s->heads, 0, c->s->eps, vset((float)c->s->unit)};
 	split(c, c->d[0] * p.groups, 5 + 0.8 * (double)p.d, norm_grad_part, &p);
 	return OK;
 }
@@ -95,7 +97,7 @@ static int rms_norm_grad_w(const call *c) {
 	float *inverse = shared_memory(c->ctx, groups * 4);
 	if (!inverse)
 		return NO_MEMORY;
-	norm_args p = {c, fin(c, 1), 0, fin(c, 2), fout(c, 0), inverse, iin(c, 3), c->d[1], c->s->heads, c->d[2], c->s->eps};
+	norm_args p = {c, fin(c, 1), 0, fin(c, 2), fout(c, 0), inverse, iin(c, 3), c->d[1], c->s->heads, c->d[2], c->s->eps, vzero()};
 	split(c, groups, 5 + 0.2 * (double)p.d, inverse_part, &p);
 	split(c, (p.d + 15) / 16, 4 * (double)groups, norm_grad_w_part, &p);
 	return OK;

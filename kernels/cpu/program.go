@@ -68,8 +68,18 @@ var (
 	sizeLSE     = func(in, _ []ir.Shape) []ir.Dim { return []ir.Dim{axis(in, 0, 0), axis(in, 0, 1)} }
 	sizeLogProb = func(in, _ []ir.Shape) []ir.Dim { return []ir.Dim{axis(in, 0, 0), axis(in, 0, 1), axis(in, 1, 1)} }
 	sizeLPGrad  = func(in, _ []ir.Shape) []ir.Dim { return []ir.Dim{axis(in, 0, 0), axis(in, 0, 1), axis(in, 2, 1)} }
-	sizeSum     = func(in, _ []ir.Shape) []ir.Dim { return cells(in[0]) }
-	sizeExpand  = func(in, _ []ir.Shape) []ir.Dim { return cells(in[2]) }
+	// LinearT is LinearGradX with another name for its first operand: w[K,N].
+	sizeOut  = func(_, out []ir.Shape) []ir.Dim { return []ir.Dim{axis(out, 0, 0), axis(out, 0, 1)} }
+	sizeRow  = func(in, _ []ir.Shape) []ir.Dim { return []ir.Dim{axis(in, 0, 0), axis(in, 0, 1)} }
+	sizeJoin = func(in, _ []ir.Shape) []ir.Dim {
+		dims := []ir.Dim{axis(in, 0, 0)}
+		for k := range in {
+			dims = append(dims, axis(in, k, 1))
+		}
+		return dims
+	}
+	sizeSum    = func(in, _ []ir.Shape) []ir.Dim { return cells(in[0]) }
+	sizeExpand = func(in, _ []ir.Shape) []ir.Dim { return cells(in[2]) }
 )
 
 // cells is [rows, elements in a row, sequences].
@@ -125,7 +135,31 @@ var table = map[kernelKey]entry{
 
 	{ir.OpSumSquares, ir.F32}: {C.K_SUM_SQUARES, all},
 	{ir.OpAdamW, ir.F32}:      {C.K_ADAMW, all},
+
+	{ir.OpLinearT, ir.F32}:      {C.K_LINEAR_GRADX, sizeLinear},
+	{ir.OpAddRow, ir.F32}:       {C.K_ADD_ROW, sizeRow},
+	{ir.OpCenter, ir.F32}:       {C.K_CENTER, sizeRow},
+	{ir.OpDecay, ir.F32}:        {C.K_DECAY, sizeRow},
+	{ir.OpSlice, ir.F32}:        {C.K_SLICE, sizeOut},
+	{ir.OpSliceGrad, ir.F32}:    {C.K_SLICE_GRAD, sizeOut},
+	{ir.OpJoin, ir.F32}:         {C.K_JOIN, sizeJoin},
+	{ir.OpTanh, ir.F32}:         {C.K_TANH, all},
+	{ir.OpSigmoid, ir.F32}:      {C.K_SIGMOID, all},
+	{ir.OpSoftplus, ir.F32}:     {C.K_SOFTPLUS, all},
+	{ir.OpGELU, ir.F32}:         {C.K_GELU, all},
+	{ir.OpGELUTanh, ir.F32}:     {C.K_GELU_TANH, all},
+	{ir.OpGELUGrad, ir.F32}:     {C.K_GELU_GRAD, all},
+	{ir.OpGELUTanhGrad, ir.F32}: {C.K_GELU_TANH_GRAD, all},
+	{ir.OpScaleRows, ir.F32}:    {C.K_SCALE_ROWS, sizeRow},
+	{ir.OpSumRows, ir.F32}:      {C.K_SUM_ROWS, sizeOut},
+	{ir.OpRepeatRows, ir.F32}:   {C.K_REPEAT_ROWS, sizeOut},
+	{ir.OpRowDot, ir.F32}:       {C.K_ROW_DOT, sizeRow},
 }
+
+// attrs are the attributes that the kernels know: an op that has learnt a new
+// one is refused until its kernel has, too.
+const attrs = ir.AttrEps | ir.AttrScale | ir.AttrHeads | ir.AttrKVHeads | ir.AttrHeadDim | ir.AttrRotary | ir.AttrWindow | ir.AttrPage | ir.AttrInverse |
+	ir.AttrSoftcap | ir.AttrUnit | ir.AttrOffset | ir.AttrOf | ir.AttrPick | ir.AttrNormalise
 
 // compiled is a program as C steps. It holds no Go pointers, so C may read it.
 type compiled struct {
@@ -192,18 +226,24 @@ func compileStep(s *C.step, p *ir.Program, from *ir.Step) error {
 	if !ok {
 		return fmt.Errorf("%w for %s", kernels.ErrUnsupported, weights)
 	}
+	if more := n.Op.Spec().Attrs &^ attrs; more != 0 {
+		return fmt.Errorf("%w that reads attributes %#x", kernels.ErrUnsupported, uint32(more))
+	}
 	if len(from.In) != len(n.In) || len(from.Out) != len(n.Out) || len(n.In) > C.MAX_IN || len(n.Out) > C.MAX_OUT {
 		return fmt.Errorf("%w: %d inputs and %d outputs have places for %d and %d", kernels.ErrInput, len(n.In), len(n.Out), len(from.In), len(from.Out))
 	}
 	a := n.Attr
 	*s = C.step{kernel: k.kernel, nin: C.int32_t(len(n.In)), nout: C.int32_t(len(n.Out)),
 		scale: C.float(a.Scale), eps: C.float(a.Eps), heads: C.int32_t(a.Heads), kv_heads: C.int32_t(a.KVHeads), head_dim: C.int32_t(a.HeadDim),
+		softcap: C.float(a.Softcap), offset: C.int32_t(a.Offset), of: C.int32_t(a.Of), pick: C.int32_t(a.Pick),
 		rotary: C.int32_t(a.Rotary), window: C.int32_t(a.Window), page: C.int32_t(a.Page)}
-	if from.Yield {
-		s.yield = 1
-	}
-	if a.Inverse {
-		s.inverse = 1
+	for _, f := range []struct {
+		set bool
+		to  *C.int32_t
+	}{{from.Yield, &s.yield}, {a.Inverse, &s.inverse}, {a.Unit, &s.unit}, {a.Normalise, &s.normalise}} {
+		if f.set {
+			*f.to = 1
+		}
 	}
 	var shapes [2][]ir.Shape
 	for k, ids := range [2][]ir.ID{n.In, n.Out} {

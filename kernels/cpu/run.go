@@ -45,7 +45,7 @@ func (d *Device) Run(p *ir.Program, dims ir.Dims, slots []kernels.Buffer, arena 
 func (d *Device) bind(e *compiled, b *binding, dims ir.Dims, slots []kernels.Buffer, arena kernels.Buffer) error {
 	p := e.program
 	b.syms[ir.None] = 1
-	for s := ir.T; s <= ir.B; s++ {
+	for s := ir.T; s < C.MAX_SYM; s++ {
 		n := dims.Of(s)
 		if n < 0 || n > p.Capacity.Of(s) {
 			return fmt.Errorf("%w: %s is %d, the program was planned for %d", kernels.ErrInput, s, n, p.Capacity.Of(s))

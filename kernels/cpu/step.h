@@ -12,10 +12,16 @@ enum {
 	K_LINEAR_GRADX, K_LINEAR_GRADW, K_BIAS_GRAD, K_EMBED_GRAD, K_RMSNORM_GRAD, K_RMSNORM_GRADW,
 	K_ATTENTION_GRAD, K_SILUMUL_GRAD, K_LOGPROB_GRAD,
 	K_SUM_SQUARES, K_ADAMW,
+	K_ADD_ROW, K_CENTER, K_DECAY, K_SLICE, K_SLICE_GRAD, K_JOIN,
+	K_TANH, K_SIGMOID, K_SOFTPLUS, K_GELU, K_GELU_TANH, K_GELU_GRAD, K_GELU_TANH_GRAD,
+	K_SCALE_ROWS, K_SUM_ROWS, K_REPEAT_ROWS, K_ROW_DOT,
+	K_TOPK, K_TOPK_GRAD, K_EXPERT_LINEAR, K_EXPERT_GRADX, K_EXPERT_GRADW,
+	K_CONV, K_CONV_STATE, K_CONV_GRAD, K_CONV_GRADW,
+	K_DELTA, K_DELTA_STATE, K_DELTA_GRAD,
 	K_COUNT
 };
 
-enum { MAX_IN = 7, MAX_OUT = 3, MAX_DIM = 5, MAX_SYM = 16 };
+enum { MAX_IN = 9, MAX_OUT = 5, MAX_DIM = 5, MAX_SYM = 16 };
 
 // A size: n times the value of a symbol (symbol 0 is the constant 1).
 typedef struct {
@@ -29,8 +35,8 @@ typedef struct {
 	int32_t kernel, yield, nin, nout;
 	place in[MAX_IN], out[MAX_OUT];
 	dim dims[MAX_DIM]; // meaning by kernel, see sizes in program.go
-	float scale, eps;
-	int32_t heads, kv_heads, head_dim, rotary, window, page, inverse;
+	float scale, eps, softcap;
+	int32_t heads, kv_heads, head_dim, rotary, window, page, inverse, unit, offset, of, pick, normalise;
 } step;
 
 typedef struct {

@@ -13,7 +13,7 @@ import (
 
 // Bits checks that two devices give equal bits for every case.
 func Bits(t *testing.T, oracle, a, b kernels.Device) {
-	for _, op := range ir.Ops() {
+	for _, op := range tested() {
 		cs, err := Cases(oracle, op)
 		if err != nil {
 			t.Error(err)
@@ -69,9 +69,9 @@ func (c Case) part(from, to int) Case {
 	return c
 }
 
-// rows is rows [from, to) of an operand.
+// rows is the part of an operand that belongs to tokens or sequences [from, to).
 func (o Operand) rows(from, to int, d ir.Dims) Operand {
-	width := int(ir.Shape(o.Type.Shape[1:]).Elements(d))
+	width := o.Type.Shape[0].N * int(ir.Shape(o.Type.Shape[1:]).Elements(d))
 	if o.F != nil {
 		o.F = o.F[from*width : to*width]
 	}
@@ -84,7 +84,7 @@ func (o Operand) rows(from, to int, d ir.Dims) Operand {
 // Batches checks that the rows of an output have the same bits whatever rows
 // or sequences share the batch: each part alone against the whole.
 func Batches(t *testing.T, oracle, dev kernels.Device) {
-	for _, op := range ir.Ops() {
+	for _, op := range tested() {
 		cs, err := Cases(oracle, op)
 		if err != nil {
 			t.Error(err)
@@ -135,7 +135,7 @@ func batchCase(t *testing.T, dev kernels.Device, c Case) {
 // come in one run or in several.
 func MicroBatches(t *testing.T, oracle, dev kernels.Device) {
 	seen := 0
-	for _, op := range ir.Ops() {
+	for _, op := range tested() {
 		cs, err := Cases(oracle, op)
 		if err != nil {
 			t.Error(err)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"smolgym/kernels"
 	"smolgym/model/ir"
@@ -14,6 +15,11 @@ import (
 type maker struct {
 	r      *rand.Rand
 	oracle kernels.Device
+}
+
+// tested lists the ops that have cases.
+func tested() []ir.Op {
+	return slices.DeleteFunc(ir.Ops(), func(op ir.Op) bool { return Pending[op] != "" })
 }
 
 // Cases are the cases of an op, small and ragged first, the last one large
@@ -139,7 +145,7 @@ var groups = [][2]int{{1, 1}, {1, 64}, {3, 20}, {4, 32}, {1, 515}} // groups in 
 func norm(m *maker) (cs cases, err error) {
 	for i, g := range groups {
 		d := ir.Dims{T: 1 + 30*i}
-		cs = append(cs, Case{Attr: ir.Attrs{Heads: g[0], Eps: 1e-6}, Dims: d, In: []Operand{m.floats(d, tokens, ir.Const(g[0]*g[1])), m.floats(d, ir.Const(g[1]))}})
+		cs = append(cs, Case{Attr: ir.Attrs{Heads: g[0], Eps: 1e-6, Unit: i%2 == 1}, Dims: d, In: []Operand{m.floats(d, tokens, ir.Const(g[0]*g[1])), m.floats(d, ir.Const(g[1]))}})
 	}
 	return cs, nil
 }
@@ -183,6 +189,7 @@ var heads = []ir.Attrs{
 	{Heads: 4, KVHeads: 4, HeadDim: 16, Scale: 0.25, Window: 45},
 	{Heads: 8, KVHeads: 1, HeadDim: 64, Scale: 0.125},
 	{Heads: 4, KVHeads: 2, HeadDim: 128, Scale: 0.09, Window: 1000},
+	{Heads: 2, KVHeads: 1, HeadDim: 24, Scale: 0.5, Window: 40, Softcap: 1.5},
 }
 
 func attention(m *maker) (cs cases, err error) {
