@@ -37,6 +37,9 @@ func (m *machine) binary(a, b *tensor, r binaryRule) *tensor {
 		}
 		return out
 	}
+	if r.f == nil {
+		return m.fail("this operation is not defined on %v tensors", dt)
+	}
 	for k := range out.f {
 		out.f[k] = dt.round(r.f(a.f[pick(ia, k)], b.f[pick(ib, k)]))
 	}

@@ -243,13 +243,13 @@ func initOverwrites() {
 		return m.band(m.band(ones, func(r, c int) bool { return c <= r }), func(r, c int) bool { return c >= r })
 	})
 	reg("i", "fill", "input:T value:S", func(m *machine, a []any) any {
-		return m.expand(m.cast(a[1].(*tensor), a[0].(*tensor).dt), a[0].(*tensor).shape)
+		return m.expandTo(m.cast(a[1].(*tensor), a[0].(*tensor).dt), toInt64(a[0].(*tensor).shape))
 	})
 	reg("i", "zero", "input:T", func(m *machine, a []any) any {
 		return m.filled(a[0].(*tensor).dt, a[0].(*tensor).shape, scalar(int64(0)))
 	})
 	reg("i", "copy", "input:T other:T non_blocking:b=False", func(m *machine, a []any) any {
-		return m.expand(m.cast(a[1].(*tensor), a[0].(*tensor).dt), a[0].(*tensor).shape)
+		return m.expandTo(m.cast(a[1].(*tensor), a[0].(*tensor).dt), toInt64(a[0].(*tensor).shape))
 	})
 }
 
