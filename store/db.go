@@ -109,12 +109,12 @@ func (db *DB) AddRun(r Run) error { return putRow(db, runTable, &r, true) }
 // Run returns a run.
 func (db *DB) Run(id string) (Run, error) { return getRow(db, runTable, id) }
 
-// Runs lists runs, newest first, and counts them.
-func (db *DB) Runs(page Page) ([]Run, int, error) { return listRows(db, runTable, 0, "", page, nil) }
+// Runs lists runs that aren't passing, newest first, and counts them.
+func (db *DB) Runs(page Page) ([]Run, int, error) { return listRows(db, runTable, 0, "", page, shown) }
 
-// RunsOf lists a session's runs, latest first.
+// RunsOf lists a session's runs that aren't passing, latest first.
 func (db *DB) RunsOf(sessionID string) ([]Run, error) {
-	rs, _, err := listRows(db, runTable, 1, sessionID, Page{}, nil)
+	rs, _, err := listRows(db, runTable, 1, sessionID, Page{}, shown)
 	return rs, err
 }
 

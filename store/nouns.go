@@ -40,6 +40,7 @@ var (
 			{name: "run.session", group: func(r *Run) (string, bool) { return r.SessionID, r.SessionID != "" },
 				order: func(r *Run) uint64 { return uint64(max(r.ModelSeq, 0)) }},
 		},
+		stamp: hiddenStamp,
 	}
 	checkpointTable = &table[Checkpoint]{
 		noun:  "checkpoint",
@@ -99,7 +100,7 @@ func tables() []interface {
 	return []interface {
 		buckets() []string
 		audit(tx *bolt.Tx, a *audit) error
-	}{modelTable, sessionTable, runTable, checkpointTable, samplerTable, futureTable}
+	}{modelTable, sessionTable, runTable, checkpointTable, samplerTable, futureTable, eventTable, meterTable}
 }
 
 // bucketNames lists the buckets of records.

@@ -88,6 +88,7 @@ type Run struct {
 	LastSeq      int64             `json:"last_seq"`
 	UserMetadata map[string]string `json:"user_metadata,omitempty"`
 	Corrupted    bool              `json:"corrupted,omitempty"`
+	Passing      bool              `json:"passing,omitempty"`   // made to export a checkpoint: lists leave it out
 	FromPath     string            `json:"from_path,omitempty"` // checkpoint it was created from
 	Numerics     string            `json:"numerics,omitempty"`  // instruction family, precision, numerics version
 }

@@ -144,9 +144,12 @@ func (db *DB) prepare(opt Options) error {
 		return err
 	}
 	if schema == 0 {
-		if err := db.create(); err != nil {
-			return err
-		}
+		err = db.create()
+	} else {
+		err = db.addBuckets()
+	}
+	if err != nil {
+		return err
 	}
 	db.blobs, err = blob.Open(guarded{db.bolt}, opt.Blob)
 	return err
