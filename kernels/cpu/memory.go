@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
-	"unsafe"
 
 	"smolgym/kernels"
 )
@@ -32,8 +31,6 @@ func (b *buffer) Free() {
 		b.mem, b.size = nil, 0
 	}
 }
-
-func (b *buffer) address() unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b.mem)) }
 
 // Bytes is the memory of a live buffer of this device kind, for reading
 // without a copy; nil for any other. It dies with Free.
