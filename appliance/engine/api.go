@@ -12,6 +12,7 @@ var (
 	ErrRequest   = errors.New("invalid request")
 	ErrNoFit     = errors.New("does not fit in memory")
 	ErrNonFinite = errors.New("non-finite gradient")
+	ErrCanceled  = errors.New("canceled") // the request's own client gave it up
 	ErrClosed    = errors.New("engine is closed")
 )
 

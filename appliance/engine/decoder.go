@@ -33,6 +33,9 @@ func (d *decoder) due() bool {
 	e.mu.Lock()
 	d.queue = append(d.queue, e.incoming...)
 	e.incoming = nil
+	e.mu.Unlock()
+	d.drop()
+	e.mu.Lock()
 	e.active, e.queued = len(d.run), len(d.queue)
 	e.mu.Unlock()
 	return len(d.run)+len(d.queue)+len(d.jobs) > 0
@@ -143,6 +146,7 @@ func (d *decoder) enter(j *job) (bool, error) {
 	j.result.CachedTokens = cached
 	d.run = append(d.run, j.prompt)
 	d.jobs = append(d.jobs, j)
+	j.started.Store(true)
 	return true, nil
 }
 

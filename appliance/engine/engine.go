@@ -43,6 +43,7 @@ type Engine struct {
 	mu       sync.Mutex // guards what follows
 	lanes    []*Lane    // lanes with closures waiting, in turn order
 	incoming []*job     // samples not yet seen by the owner
+	canceled []*job     // samples that nobody waits for any more
 	garbage  []func()   // releases for the owner to run
 	closed   bool
 	inLane   bool

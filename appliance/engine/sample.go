@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 
 	"smolgym/tokenizer"
 )
@@ -23,6 +24,7 @@ type job struct {
 	result  SampleResult
 	left    int // samples not finished
 	ended   bool
+	started atomic.Bool
 }
 
 // sequence is a prompt being prefilled or a sample being decoded.
@@ -102,8 +104,14 @@ func (r *SampleRequest) check() error {
 // Sample checks a request and queues it; Done is called later on the owner,
 // once. It holds the weights until then. Any goroutine.
 func (e *Engine) Sample(r SampleRequest) error {
+	_, err := e.Begin(r)
+	return err
+}
+
+// Begin is Sample for a caller that may give the request up.
+func (e *Engine) Begin(r SampleRequest) (*Pending, error) {
 	if err := r.check(); err != nil {
-		return fmt.Errorf("%w: %w", ErrRequest, err)
+		return nil, fmt.Errorf("%w: %w", ErrRequest, err)
 	}
 	j := &job{SampleRequest: r, weights: r.Weights.Retain(), limit: r.limit(), partial: -1, left: r.Count}
 	j.result.Sequences = make([]Sequence, r.Count)
@@ -112,11 +120,11 @@ func (e *Engine) Sample(r SampleRequest) error {
 	defer e.mu.Unlock()
 	if e.closed {
 		j.weights.refs.Add(-1)
-		return ErrClosed
+		return nil, ErrClosed
 	}
 	e.incoming = append(e.incoming, j)
 	e.signal()
-	return nil
+	return &Pending{e, j}, nil
 }
 
 // scoresPrompt reports whether rows of the prompt are needed.
