@@ -166,7 +166,7 @@ func (b *base) whoLoads(modules []Module) string {
 		head = head || b.byName[m.Module].Part == ir.PartUnembed
 	}
 	switch {
-	case head && b.model.Tied:
+	case head && b.tied:
 		return "stock inference servers can't load it as an adapter: it has one on the output head, which this model shares with its embedding; PEFT can, and the merged export loads everywhere"
 	case head:
 		return "not every stock inference server can load it as an adapter: it has one on the output head, which some refuse; PEFT can, and the merged export loads everywhere"
@@ -183,7 +183,7 @@ func (b *base) readme(modules []Module, o AdapterOptions, c adapterFile) string 
 		text, _ := json.Marshal(o.BaseModel) // a string can't fail, and YAML reads JSON's
 		fmt.Fprintf(&s, "base_model: %s\n", text)
 	}
-	fmt.Fprintf(&s, "---\n\n# LoRA adapter\n\nTrained with SmolGym on `%s` (%s).\n\n", strings.ReplaceAll(o.BaseModel, "`", "'"), b.model.Family)
+	fmt.Fprintf(&s, "---\n\n# LoRA adapter\n\nTrained with SmolGym on `%s` (%s).\n\n", strings.ReplaceAll(o.BaseModel, "`", "'"), b.family)
 	if c.RankPattern == nil && c.AlphaPattern == nil {
 		fmt.Fprintf(&s, "- rank %d, alpha %g, scale %g\n", c.Rank, c.Alpha, c.Alpha/float64(c.Rank))
 	} else {

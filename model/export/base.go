@@ -18,7 +18,8 @@ type base struct {
 	src      hf.Source
 	ck       *hf.Checkpoint
 	stored   map[string]hf.Tensor // all that the files hold
-	model    *arch.Model
+	family   string
+	tied     bool               // the output head is the embedding
 	params   map[string][]int64 // shapes of the model's parameters
 	modules  []lora.Adapter     // what can have an adapter, in the order of the graph; their Rank is 1
 	byName   map[string]lora.Adapter
@@ -37,10 +38,12 @@ func openBase(src hf.Source) (*base, error) {
 		return nil, fmt.Errorf("base model: %w", err)
 	}
 	b.reflag = flag != ck.Config.TieWordEmbeddings
-	if b.model, err = arch.Build(ck, arch.Train); err != nil {
+	model, err := arch.Build(ck, arch.Train) // not kept: its tables are large, and plans live as long as a download
+	if err != nil {
 		return nil, fmt.Errorf("base model: %w", err)
 	}
-	g := b.model.Graph
+	g := model.Graph
+	b.family, b.tied = model.Family, model.Tied
 	for _, id := range g.Named(ir.ClassWeight) {
 		v := g.Value(id)
 		var shape []int64
@@ -62,7 +65,7 @@ func openBase(src hf.Source) (*base, error) {
 }
 
 // tiedHead says whether an adapter of this module needs a head of its own to be merged into.
-func (b *base) tiedHead(m lora.Adapter) bool { return b.model.Tied && m.Part == ir.PartUnembed }
+func (b *base) tiedHead(m lora.Adapter) bool { return b.tied && m.Part == ir.PartUnembed }
 
 // check holds trained tensors against the model and puts the adapters in its order.
 func (b *base) check(w Weights) (Weights, error) {
@@ -71,7 +74,7 @@ func (b *base) check(w Weights) (Weights, error) {
 	full := map[string]bool{}
 	for _, t := range w.Full {
 		shape, known := b.params[t.Name]
-		if t.Name == b.headName && b.model.Tied {
+		if t.Name == b.headName && b.tied {
 			known, shape = true, b.params[b.byName[strings.TrimSuffix(b.headName, ".weight")].Weight]
 		}
 		switch {

@@ -1,6 +1,7 @@
 package export
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -44,11 +45,12 @@ func openFactors(m Module) (*factors, error) {
 
 // merge writes rows [first,first+rows) of W + scale·B·A. Sums run in float64 in the order of the rank, and a value is
 // rounded once, to dtype.
-func (f *factors) merge(out io.Writer, w elements, wFirst int64, first, rows int, dtype safetensors.DType) error {
+func (f *factors) merge(out io.Writer, w elements, wFirst int64, first, rows int, dtype safetensors.DType) (err error) {
 	per := max(1, block/f.in)
 	size := int(dtype.Size())
 	values, b := make([]float32, min(per, rows)*f.in), make([]float32, min(per, rows)*f.rank)
-	bytes := make([]byte, len(values)*size)
+	ahead := &writer{w: out}
+	defer func() { err = errors.Join(err, ahead.wait()) }()
 	for done := 0; done < rows; done += per {
 		n := min(per, rows-done)
 		if err := w.read(values[:n*f.in], wFirst+int64(done)*int64(f.in)); err != nil {
@@ -57,14 +59,56 @@ func (f *factors) merge(out io.Writer, w elements, wFirst int64, first, rows int
 		if err := f.b.read(b[:n*f.rank], int64(first+done)*int64(f.rank)); err != nil {
 			return fmt.Errorf("read B: %w", err)
 		}
+		bytes := ahead.buffer(n * f.in * size)
 		if err := f.block(values[:n*f.in], b, bytes, n, dtype); err != nil {
 			return fmt.Errorf("rows %d to %d: %w", first+done, first+done+n-1, err)
 		}
-		if _, err := out.Write(bytes[:n*f.in*size]); err != nil {
+		if err := ahead.write(bytes); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// writer writes one buffer while the next is filled.
+type writer struct {
+	w       io.Writer
+	buffers [2][]byte
+	next    int
+	pending chan error // of the write that is under way
+}
+
+// buffer gives room that no write is reading.
+func (w *writer) buffer(n int) []byte {
+	b := &w.buffers[w.next]
+	if cap(*b) < n {
+		*b = make([]byte, n)
+	}
+	w.next = 1 - w.next
+	return (*b)[:n]
+}
+
+// write starts writing b, once the write before it is done.
+func (w *writer) write(b []byte) error {
+	if err := w.wait(); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	w.pending = done
+	go func() {
+		_, err := w.w.Write(b)
+		done <- err
+	}()
+	return nil
+}
+
+func (w *writer) wait() error {
+	if w.pending == nil {
+		return nil
+	}
+	err := <-w.pending
+	w.pending = nil
+	return err
 }
 
 // block merges and rounds n rows. Rows don't depend on each other: the number of goroutines changes no bit.
@@ -129,8 +173,18 @@ func (f *factors) row(w, b []float32, sum []float64, dtype safetensors.DType) {
 // odd rounds to float32 towards zero, with the last bit set if anything was lost: rounding that again to a shorter type
 // gives what rounding once would have given.
 func odd(x float64) float32 {
+	const lost = 1<<29 - 1 // the bits of a float64 that a float32 hasn't
+	b := math.Float64bits(x)
+	if b<<1 < (1023-126)<<53 {
+		return oddSubnormal(x)
+	}
+	return float32(math.Float64frombits(b&^lost | (b&lost+lost)&(lost+1)))
+}
+
+// oddSubnormal is odd below float32's normal range, where fewer bits are left.
+func oddSubnormal(x float64) float32 {
 	v := float32(x)
-	if float64(v) == x || x != x || math.IsInf(float64(v), 0) {
+	if float64(v) == x {
 		return v
 	}
 	bits := math.Float32bits(v)

@@ -116,17 +116,17 @@ func (b *base) merger(w Weights) (*merger, error) {
 	if b.reflag {
 		m.notes = append(m.notes, fmt.Sprintf("the base model stores a head of its own beside %s: the flag is off", tieFlag))
 	}
-	if b.model.Tied {
-		if err := m.tied(full, head); err != nil {
+	if b.tied {
+		if err := m.tiedModel(full, head); err != nil {
 			return nil, err
 		}
 	}
 	return m, nil
 }
 
-// tied settles the head of a tied model. A head that was trained on its own, or has an adapter, becomes a tensor. A copy
+// tiedModel settles the head of a tied model. A head that was trained on its own, or has an adapter, becomes a tensor. A copy
 // of the embedding that is stored as a head stays one.
-func (m *merger) tied(full map[string]*Tensor, adapter *Module) error {
+func (m *merger) tiedModel(full map[string]*Tensor, adapter *Module) error {
 	embed := m.byName[strings.TrimSuffix(m.headName, ".weight")].Weight
 	parts := m.ck.Parts(embed)
 	if len(parts) != 1 {

@@ -230,6 +230,15 @@ func TestOddRounding(t *testing.T) {
 			t.Fatalf("%x and its negative round differently", x)
 		}
 	}
+	for range 100000 { // the fast and the slow way agree where both are right
+		x := math.Ldexp(r.Float64()-0.5, r.IntN(200)-100)
+		if odd(x) != oddSubnormal(x) {
+			t.Fatalf("%x becomes %x and %x", x, odd(x), oddSubnormal(x))
+		}
+	}
+	if v := odd(math.NaN()); v == v {
+		t.Error("a NaN becomes a number")
+	}
 	if odd(1) != 1 || odd(0) != 0 || !math.IsInf(float64(odd(1e300)), 1) || odd(1e-60) != math.SmallestNonzeroFloat32 {
 		t.Error("special values")
 	}

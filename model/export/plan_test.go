@@ -7,11 +7,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
+	"smolgym/model/gguf"
 	"smolgym/model/hf"
 	"smolgym/model/lora"
+	"smolgym/model/safetensors"
 )
 
 func writeBytes(b []byte) func(io.Writer) error {
@@ -153,6 +156,71 @@ func TestSetField(t *testing.T) {
 	for _, bad := range []string{``, `[]`, `{"a":1`, `{"a":1}x`, `{"a":1,"a":2}`, `{"a"}`, `{"a":}`} {
 		if got, err := setField([]byte(bad), "false", true, "b"); err == nil {
 			t.Errorf("%s becomes %s", bad, got)
+		}
+	}
+}
+
+// Writing allocates a few blocks, whatever the size of the tensors: TotalAlloc counts all that was ever allocated.
+func TestBoundedMemory(t *testing.T) {
+	const vocab, hidden = 120_000, 64 // 31 MB as float32
+	config := `{"model_type": "llama", "vocab_size": 120000, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1,
+		"num_attention_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "rope_theta": 10000, "tie_word_embeddings": true}`
+	var entries []safetensors.Entry
+	for name, shape := range map[string][]int64{"model.embed_tokens.weight": {vocab, hidden}, "model.norm.weight": {hidden}, "model.layers.0.input_layernorm.weight": {hidden},
+		"model.layers.0.post_attention_layernorm.weight": {hidden}, "model.layers.0.self_attn.q_proj.weight": {hidden, hidden}, "model.layers.0.self_attn.k_proj.weight": {hidden, hidden},
+		"model.layers.0.self_attn.v_proj.weight": {hidden, hidden}, "model.layers.0.self_attn.o_proj.weight": {hidden, hidden}, "model.layers.0.mlp.gate_proj.weight": {hidden, hidden},
+		"model.layers.0.mlp.up_proj.weight": {hidden, hidden}, "model.layers.0.mlp.down_proj.weight": {hidden, hidden}} {
+		entries = append(entries, safetensors.Entry{Name: name, DType: safetensors.F32, Shape: shape, Data: writeBytes(make([]byte, 4*product(shape)))})
+	}
+	var b bytes.Buffer
+	if err := safetensors.Write(&b, entries, nil); err != nil {
+		t.Fatal(err)
+	}
+	base := memory{configName: []byte(config), "model.safetensors": b.Bytes()}
+	head := []Tensor{noise(lora.Prefix+"lm_head.lora_A.weight", []int64{8, hidden}, 1, 1), noise(lora.Prefix+"lm_head.lora_B.weight", []int64{vocab, 8}, 1, 2)}
+	w := Weights{Adapters: pair(t, head, 8)}
+	merged, err := Merged(base, w, MergedOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	converted, err := Merged(base, w, MergedOptions{DType: safetensors.BF16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	quantised, err := GGUF(base, w, GGUFOptions{Type: gguf.Q8_0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, p := range map[string]*Plan{"merged": merged, "converted": converted, "gguf": quantised} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for _, f := range p.Files {
+			if err := f.Write(io.Discard); err != nil {
+				t.Fatal(err)
+			}
+		}
+		runtime.ReadMemStats(&after)
+		if got := after.TotalAlloc - before.TotalAlloc; got > 16<<20 {
+			t.Errorf("%s: writing %d bytes allocated %d", name, p.Bytes(), got)
+		}
+	}
+}
+
+// BenchmarkMerge merges a matrix of 1024 rows and columns with rank 32 into bfloat16.
+func BenchmarkMerge(b *testing.B) {
+	const n, rank = 1024, 32
+	f, err := openFactors(Module{Rank: rank, Alpha: 32, A: noise("a", []int64{rank, n}, 1, 1), B: noise("b", []int64{n, rank}, 1, 2)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	w, err := noise("w", []int64{n, n}, 1, 3).values()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(2 * n * n)
+	for b.Loop() {
+		if err := f.merge(io.Discard, w, 0, 0, n, safetensors.BF16); err != nil {
+			b.Fatal(err)
 		}
 	}
 }

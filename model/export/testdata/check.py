@@ -62,6 +62,10 @@ def judge(case):
     error = (got - numbers["logits"]).abs().max().item() / scale
     change = (got - numbers["base_logits"]).abs().max().item() / scale
     files = {f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted((case / "export").iterdir())}
+    flag = json.loads((case / "export" / "config.json").read_text()).get("tie_word_embeddings") if kind == "merged" else None
+    stored = [k for f in (case / "export").glob("*.safetensors") for k in safe_open(f, "pt").keys()]
+    if flag and "lm_head.weight" in stored:
+        unexpected.append("lm_head.weight beside a flag that says tied")
     ok = not missing and not unexpected and error <= 1e-4 and change >= 1e-2
     tied = getattr(model.get_base_model() if kind == "adapter" else model, "config").tie_word_embeddings
     return {"ok": ok, "kind": kind, "tied": bool(tied), "missing": missing, "unexpected": unexpected, "max_error": float(f"{error:.1e}"),
