@@ -102,10 +102,13 @@ func (m *machine) clamp(t, low, high *tensor) *tensor {
 	// that is a tensor gets it where the bound was taken, and half of it at a tie.
 	bound := func(t, b *tensor, f func(x, y float64) float64, i func(x, y int64) int64, inside func(x, y float64) bool) *tensor {
 		share := func(x, y, _ float64) float64 {
-			if x == y && !b.weak {
+			switch {
+			case b.weak:
+				return step01(inside(x, y))
+			case x == y:
 				return 0.5
 			}
-			return step01(inside(x, y))
+			return step01(inside(x, y) || math.IsNaN(x) || math.IsNaN(y))
 		}
 		return m.binary(t, b, binaryRule{f: f, i: i, masked: true, dx: share,
 			dy: func(x, y, z float64) float64 { return 1 - share(x, y, z) }})

@@ -152,6 +152,20 @@ func powExponentSlope(x, y, z float64) float64 {
 	return z * math.Log(x)
 }
 
+// nanSlope is the slope of fmax and fmin, which a NaN never wins.
+func nanSlope(wins func(x, y float64) bool) (dx, dy func(x, y, z float64) float64) {
+	slope := func(x, y, _ float64) float64 {
+		switch {
+		case x == y:
+			return 0.5
+		case math.IsNaN(y):
+			return 1
+		}
+		return step01(wins(x, y))
+	}
+	return slope, func(x, y, z float64) float64 { return 1 - slope(x, y, z) }
+}
+
 // tieSlope shares the gradient of equal elements, as maximum and minimum do.
 func tieSlope(won func(x, y float64) bool) (dx, dy func(x, y, z float64) float64) {
 	share := func(mine, other float64) float64 {
@@ -179,8 +193,9 @@ var binaries = map[string]binaryRule{
 		dx: one3, dy: func(x, y, _ float64) float64 { return -math.Floor(x / y) }},
 	"fmod": {f: math.Mod, i: func(x, y int64) int64 { return x % y },
 		dx: one3, dy: func(x, y, _ float64) float64 { return -math.Trunc(x / y) }},
-	"pow":   {f: math.Pow, i: powInt, dx: powBaseSlope, dy: powExponentSlope},
-	"atan2": {f: math.Atan2, toFloat: true, dx: func(x, y, _ float64) float64 { return y / (x*x + y*y) }, dy: func(x, y, _ float64) float64 { return -x / (x*x + y*y) }},
+	"pow": {f: math.Pow, i: powInt, dx: powBaseSlope, dy: powExponentSlope},
+	"atan2": {f: math.Atan2, toFloat: true, masked: true,
+		dx: func(x, y, _ float64) float64 { return atanSlope(y, x*x+y*y) }, dy: func(x, y, _ float64) float64 { return -atanSlope(x, x*x+y*y) }},
 	"hypot": {f: math.Hypot, toFloat: true, dx: func(x, _, z float64) float64 { return x / z }, dy: func(_, y, z float64) float64 { return y / z }},
 	"logaddexp": {f: logAddExp, toFloat: true, dx: func(x, _, z float64) float64 { return math.Exp(x - z) },
 		dy: func(_, y, z float64) float64 { return math.Exp(y - z) }},
@@ -189,17 +204,26 @@ var binaries = map[string]binaryRule{
 	"xlogy":    {f: xlogy, toFloat: true, dx: xlogySlope, dy: func(x, y, _ float64) float64 { return x / y }},
 	"floordiv": {f: func(x, y float64) float64 { return floorDiv(x, y) }, i: floorDivInt, dx: flat3, dy: flat3, masked: true},
 	"truncdiv": {f: func(x, y float64) float64 { return math.Trunc(x / y) }, i: func(x, y int64) int64 { return x / y }, dx: flat3, dy: flat3, masked: true},
-	"fmax": {f: func(x, y float64) float64 { return fmaxOf(x, y) }, i: func(x, y int64) int64 { return max(x, y) }, masked: true,
-		dx: func(x, y, _ float64) float64 { return step01(x >= y || math.IsNaN(y)) }, dy: func(x, y, _ float64) float64 { return step01(!(x >= y || math.IsNaN(y))) }},
-	"fmin": {f: func(x, y float64) float64 { return -fmaxOf(-x, -y) }, i: func(x, y int64) int64 { return min(x, y) }, masked: true,
-		dx: func(x, y, _ float64) float64 { return step01(x <= y || math.IsNaN(y)) }, dy: func(x, y, _ float64) float64 { return step01(!(x <= y || math.IsNaN(y))) }},
-	"copysign": {f: math.Copysign, toFloat: true, dx: func(x, _, z float64) float64 { return step01(x != 0) * sign(x) * sign(z) }},
+	"copysign": {f: math.Copysign, toFloat: true, dx: func(x, _, z float64) float64 {
+		if x == 0 {
+			return 0
+		}
+		return z / x
+	}},
 	"heaviside": {f: func(x, y float64) float64 {
 		if x == 0 {
 			return y
 		}
 		return keepNaN(x, step01(x > 0))
 	}},
+}
+
+// atanSlope is zero at the origin.
+func atanSlope(x, square float64) float64 {
+	if square == 0 {
+		return 0
+	}
+	return x / square
 }
 
 func one3(_, _, _ float64) float64  { return 1 }
@@ -247,6 +271,11 @@ func init() {
 	binaries["maximum"] = binaryRule{f: math.Max, i: func(x, y int64) int64 { return max(x, y) }, dx: dx, dy: dy, masked: true}
 	dx, dy = tieSlope(func(x, y float64) bool { return x < y })
 	binaries["minimum"] = binaryRule{f: math.Min, i: func(x, y int64) int64 { return min(x, y) }, dx: dx, dy: dy, masked: true}
+
+	dx, dy = nanSlope(func(x, y float64) bool { return x > y })
+	binaries["fmax"] = binaryRule{f: fmaxOf, i: func(x, y int64) int64 { return max(x, y) }, dx: dx, dy: dy, masked: true}
+	dx, dy = nanSlope(func(x, y float64) bool { return x < y })
+	binaries["fmin"] = binaryRule{f: func(x, y float64) float64 { return -fmaxOf(-x, -y) }, i: func(x, y int64) int64 { return min(x, y) }, dx: dx, dy: dy, masked: true}
 
 	initArithmetic()
 	for _, name := range []string{"fmax", "fmin", "maximum", "minimum", "atan2", "hypot", "logaddexp", "logaddexp2", "heaviside", "copysign"} {

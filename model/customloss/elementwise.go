@@ -106,14 +106,12 @@ var unaries = map[string]unaryRule{
 	"logsigmoid":     {f: func(x float64) float64 { return -softplus(-x) }, d: func(x, _ float64) float64 { return sigmoid(-x) }},
 	"silu":           {f: func(x float64) float64 { return x * sigmoid(x) }, d: func(x, _ float64) float64 { s := sigmoid(x); return s * (1 + x*(1-s)) }},
 	"mish":           {f: func(x float64) float64 { return x * math.Tanh(softplus(x)) }, d: mishSlope},
-	"softsign":       {f: func(x float64) float64 { return x / (1 + math.Abs(x)) }, d: func(x, _ float64) float64 { a := 1 + math.Abs(x); return 1 / (a * a) }},
 	"tanhshrink":     {f: func(x float64) float64 { return x - math.Tanh(x) }, d: func(x, _ float64) float64 { t := math.Tanh(x); return t * t }},
 	"deg2rad":        {f: func(x float64) float64 { return x * math.Pi / 180 }, d: func(_, _ float64) float64 { return math.Pi / 180 }},
 	"rad2deg":        {f: func(x float64) float64 { return x * 180 / math.Pi }, d: func(_, _ float64) float64 { return 180 / math.Pi }},
-	"logit_":         {f: func(x float64) float64 { return math.Log(x / (1 - x)) }, d: func(x, _ float64) float64 { return 1 / (x * (1 - x)) }},
 	"gelu_erf":       {f: func(x float64) float64 { return x * normalCDF(x) }, d: func(x, _ float64) float64 { return normalCDF(x) + x*normalPDF(x) }},
 	"gelu_tanh":      {f: func(x float64) float64 { return 0.5 * x * (1 + math.Tanh(geluInner(x))) }, d: geluTanhSlope},
-	"relu":           {f: func(x float64) float64 { return keepNaN(x, math.Max(x, 0)) }, d: func(_, y float64) float64 { return step01(y > 0) }, masked: true},
+	"relu":           {f: func(x float64) float64 { return keepNaN(x, math.Max(x, 0)) }, d: func(_, y float64) float64 { return step01(!(y <= 0)) }, masked: true},
 	"lgamma gammaln": {f: func(x float64) float64 { y, _ := math.Lgamma(x); return y }, d: func(x, _ float64) float64 { return digamma(x) }},
 }
 
@@ -177,7 +175,7 @@ var exacts = map[string]exactRule{
 	"trunc fix":    {unaryRule{f: math.Trunc, d: flat, masked: true}, nil},
 	"frac":         {unaryRule{f: func(x float64) float64 { return x - math.Trunc(x) }, d: one}, nil},
 	"positive":     {unaryRule{f: func(x float64) float64 { return x }, d: one}, nil},
-	"relu6":        {unaryRule{f: func(x float64) float64 { return keepNaN(x, math.Min(math.Max(x, 0), 6)) }, d: func(x, _ float64) float64 { return step01(x > 0 && x < 6) }, masked: true}, func(x int64) int64 { return min(max(x, 0), 6) }},
+	"relu6":        {unaryRule{f: func(x float64) float64 { return keepNaN(x, math.Min(math.Max(x, 0), 6)) }, d: func(x, _ float64) float64 { return step01(!(x <= 0 || x >= 6)) }, masked: true}, func(x int64) int64 { return min(max(x, 0), 6) }},
 }
 
 func (m *machine) exact(t *tensor, r exactRule) *tensor {
@@ -210,13 +208,13 @@ func init() {
 		switch names {
 		case "logsigmoid":
 			names, where = "logsigmoid log_sigmoid", "f"
-		case "silu", "mish", "softsign", "tanhshrink":
+		case "silu", "mish", "tanhshrink":
 			where = "f"
 		case "relu":
 			reg("f", names, "input:T inplace:Z=False", func(m *machine, a []any) any { return m.reluOf(a[0].(*tensor)) })
 			reg("tmi", names, "input:T", func(m *machine, a []any) any { return m.reluOf(a[0].(*tensor)) })
 			continue
-		case "logit_", "gelu_erf", "gelu_tanh":
+		case "gelu_erf", "gelu_tanh":
 			continue
 		case "sigmoid expit", "tanh":
 			where = "tmisf"
@@ -258,11 +256,26 @@ func init() {
 		}, d: flat, masked: true}, nil})
 	})
 	reg("tmis", "logit", "input:T eps:n?=None", func(m *machine, a []any) any {
-		t := a[0].(*tensor)
+		// Outside its range the gradient is zero with eps, and NaN without.
+		low, high, outside := 0.0, 1.0, nan
 		if eps, ok := a[1].(float64); ok {
-			t = m.clamp(t, scalar(eps), scalar(1-eps))
+			low, high, outside = eps, 1-eps, 0
 		}
-		return m.unary(t, unaries["logit_"])
+		return m.unary(a[0].(*tensor), unaryRule{f: func(x float64) float64 {
+			if outside == 0 {
+				x = math.Min(math.Max(x, low), high)
+			}
+			return math.Log(x / (1 - x))
+		}, d: func(x, _ float64) float64 {
+			if x < low || x > high {
+				return outside
+			}
+			return 1 / (x * (1 - x))
+		}, masked: true})
+	})
+	reg("f", "softsign", "input:T", func(m *machine, a []any) any {
+		t := a[0].(*tensor)
+		return m.div(t, m.add(m.exact(t, exacts["abs absolute"]), scalar(int64(1))))
 	})
 	reg("f", "gelu", "input:T ; approximate:s=none", func(m *machine, a []any) any {
 		if a[1] == "tanh" {
@@ -335,12 +348,12 @@ func initActivations() {
 	})
 	elu := func(alpha, scale, inner float64) unaryRule {
 		return unaryRule{f: func(x float64) float64 {
-			if x > 0 {
+			if !(x <= 0) {
 				return scale * x
 			}
 			return scale * alpha * math.Expm1(x*inner)
 		}, d: func(x, _ float64) float64 {
-			if x > 0 {
+			if !(x <= 0) {
 				return scale
 			}
 			return scale * alpha * inner * math.Exp(x*inner)
@@ -358,7 +371,7 @@ func initActivations() {
 	reg("f", "hardtanh", "input:T min_val:n=-1 max_val:n=1 inplace:Z=False", func(m *machine, a []any) any {
 		low, high := a[1].(float64), a[2].(float64)
 		return m.unary(a[0].(*tensor), unaryRule{f: func(x float64) float64 { return keepNaN(x, math.Min(math.Max(x, low), high)) },
-			d: func(x, _ float64) float64 { return step01(x > low && x < high) }, masked: true})
+			d: func(x, _ float64) float64 { return step01(!(x <= low || x >= high)) }, masked: true})
 	})
 	reg("f", "hardsigmoid", "input:T inplace:Z=False", func(m *machine, a []any) any {
 		return m.unary(a[0].(*tensor), unaryRule{f: func(x float64) float64 { return keepNaN(x, math.Min(math.Max(x+3, 0), 6)/6) },

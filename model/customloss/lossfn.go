@@ -46,10 +46,10 @@ func absRule() binaryRule {
 // bendRule is quadratic within width and linear outside: Huber, or over width for smooth L1.
 func bendRule(width, scale float64) binaryRule {
 	slope := func(z float64) float64 {
-		if math.Abs(z) < width {
-			return z * scale
+		if math.Abs(z) >= width {
+			return width * sign(z) * scale
 		}
-		return width * sign(z) * scale
+		return z * scale // NaN included
 	}
 	return binaryRule{f: func(x, y float64) float64 {
 		z := math.Abs(x - y)
@@ -122,15 +122,9 @@ func initClassLosses() {
 		x, y := inputTarget(a)
 		margin := a[2].(float64)
 		return m.pairwise(x, y, binaryRule{masked: true, f: func(x, y float64) float64 {
-			if y == 1 {
-				return x
-			}
-			return math.Max(0, margin-x)
+			return step01(y != 1)*math.Max(0, margin-x) + step01(y != -1)*x
 		}, dx: func(x, y, _ float64) float64 {
-			if y == 1 {
-				return 1
-			}
-			return -step01(margin-x > 0)
+			return step01(y != -1) - step01(y != 1 && margin-x > 0)
 		}}, nil, a[5])
 	})
 	reg("f", "margin_ranking_loss", "input1:T input2:T target:T margin:n=0"+legacy, func(m *machine, a []any) any {

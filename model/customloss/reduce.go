@@ -198,6 +198,13 @@ func (m *machine) prod(t *tensor, dims []int64, keep bool) *tensor {
 		}
 		return p
 	}, func(x []float64, _, g float64, d []float64) {
+		zeros := 0
+		for _, v := range x {
+			zeros += int(step01(v == 0))
+		}
+		if zeros > 1 && len(dims) == 0 {
+			return // torch looks no further, whatever the others are
+		}
 		before := 1.0
 		for k, v := range x {
 			d[k] = g * before
@@ -242,8 +249,9 @@ func (m *machine) variance(t *tensor, dims []int64, correction float64, keep, ro
 	})
 }
 
-// extreme is amax or amin: equal elements share the gradient.
-func (m *machine) extreme(t *tensor, dims []int64, keep, least bool) *tensor {
+// extreme is the largest or least element; equal elements share the gradient. A
+// NaN takes it when alike holds for two NaN, else it makes the gradient NaN.
+func (m *machine) extreme(t *tensor, dims []int64, keep, least bool, alike func(x, y float64) bool) *tensor {
 	l := m.lanesOf(t, dims)
 	if m.err == nil && len(l.step) == 0 && len(l.base) > 0 {
 		return m.fail("max or min of no elements is not defined")
@@ -272,15 +280,17 @@ func (m *machine) extreme(t *tensor, dims []int64, keep, least bool) *tensor {
 		func(x []float64, y, g float64, d []float64) {
 			n := 0.0
 			for _, v := range x {
-				n += step01(same(v, y))
+				n += step01(alike(v, y))
 			}
 			for k, v := range x {
-				if same(v, y) {
-					d[k] = g / n
+				if alike(v, y) || n == 0 {
+					d[k] = g / n * step01(alike(v, y))
 				}
 			}
 		})
 }
+
+func equal(x, y float64) bool { return x == y }
 
 func same(x, y float64) bool { return x == y || math.IsNaN(x) && math.IsNaN(y) }
 

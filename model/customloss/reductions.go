@@ -114,7 +114,7 @@ func initExtremes() {
 		{"max", false, func(x, y float64) bool { return x > y }},
 		{"min", true, func(x, y float64) bool { return x < y }},
 	} {
-		reg("tm", e.name, "input:T", func(m *machine, a []any) any { return m.extreme(a[0].(*tensor), nil, false, e.least) })
+		reg("tm", e.name, "input:T", func(m *machine, a []any) any { return m.extreme(a[0].(*tensor), nil, false, e.least, same) })
 		reg("tm", e.name, "input:T other:T", func(m *machine, a []any) any {
 			return m.binary(a[0].(*tensor), a[1].(*tensor), binaries[e.name+"imum"])
 		})
@@ -123,7 +123,7 @@ func initExtremes() {
 			return m.pair(a[0].(*tensor), a[1].(int64), a[2].(bool), rule)
 		})
 		reg("tm", "a"+e.name, "input:T dim:D?=None keepdim:b=False", func(m *machine, a []any) any {
-			return m.extreme(a[0].(*tensor), dimsOf(a[1]), a[2].(bool), e.least)
+			return m.extreme(a[0].(*tensor), dimsOf(a[1]), a[2].(bool), e.least, equal)
 		})
 		reg("tm", "arg"+e.name, "input:T dim:i?=None keepdim:b=False", func(m *machine, a []any) any {
 			return m.positions(a[0].(*tensor), oneDim(a[1]), a[2].(bool), rule)
@@ -131,7 +131,7 @@ func initExtremes() {
 	}
 	reg("tm", "aminmax", "input:T ; dim:i?=None keepdim:b=False", func(m *machine, a []any) any {
 		t, dims, keep := a[0].(*tensor), oneDim(a[1]), a[2].(bool)
-		return list{items: []any{m.extreme(t, dims, keep, true), m.extreme(t, dims, keep, false)}, tuple: true, names: []string{"min", "max"}}
+		return list{items: []any{m.extreme(t, dims, keep, true, equal), m.extreme(t, dims, keep, false, equal)}, tuple: true, names: []string{"min", "max"}}
 	})
 }
 

@@ -300,6 +300,7 @@ func (m *machine) dim(d int64, rank int) int {
 	return int(d)
 }
 
+// sign is torch's: zero for NaN.
 func sign(x float64) float64 {
 	switch {
 	case x > 0:
@@ -307,7 +308,7 @@ func sign(x float64) float64 {
 	case x < 0:
 		return -1
 	}
-	return x // zero or NaN
+	return 0
 }
 
 var inf, nan = math.Inf(1), math.NaN()

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from tinker.lib.public_interfaces.custom_loss import encode_graph, trace_loss
 
 from losses import LOSSES
-from operations import OPERATIONS
+from operations import AT_EDGES, OPERATIONS
 
 warnings.filterwarnings("ignore")
 torch.manual_seed(0)
@@ -86,9 +86,20 @@ def run(name, fn, ranks, values):
     }
 
 
-def operation(expression):
+def edges():
+    """Values where functions have kinks, poles and no value."""
+    inf, nan = float("inf"), float("nan")
+    return datum(1) | {
+        "logprobs": torch.tensor([0.0, -0.0, inf, -inf, nan, -200.0, 1.0]),
+        "w": torch.tensor([0.0, 1.0, inf, 0.0, 2.0, -1.0, 1.0]),
+        "p": torch.tensor([0.0, 1.0, 0.5, 0.0, 1.0, 0.5, 1.0]),
+    }
+
+
+def operation(expression, values=None):
     """A loss of an expression of any shape: its elements weighted unevenly, plus a
     term that always depends on logprobs."""
+    at_edges = values is not None
     names = [n for n in datum(0) if n != "logprobs" and n != "two" and re.search(rf"\b{n}\b", expression)]
     wide = re.search(r"\btwo\b", expression) is not None
     body = "two" if wide else "x"
@@ -96,18 +107,18 @@ def operation(expression):
 def loss(logprobs{''.join(', ' + n for n in names)}):
     {body} = logprobs
     out = ({expression})
-    total = (logprobs * logprobs).sum() * 0.01
-    metric = total * 0
+    total = (logprobs * {'0.01' if at_edges else 'logprobs * 0.01'}).sum()
+    metric = total.new_zeros(())
     for r in out if isinstance(out, tuple) else (out,):
         r = total.new_zeros(1) + r
         r = r.double().reshape(-1)
         total = total + (r * torch.cos(torch.arange(r.shape[0]))).sum()
-        metric = metric + r.abs().sum().detach()
+        metric = metric + torch.nan_to_num(r, nan=7.0, posinf=11.0, neginf=-13.0).abs().sum().detach()
     return total, {{"custom/v:sum": metric}}
 """
     scope = {"torch": torch, "F": F, "math": math}
     exec(source, scope)
-    values = datum(len(expression))
+    values = values or datum(len(expression))
     if wide:
         values["logprobs"] = values["two"]
     ranks = {"logprobs": values["logprobs"].ndim} | {n: values[n].ndim for n in names}
@@ -120,6 +131,9 @@ def main():
         try:
             fn, ranks, values = operation(expression)
             cases.append(run(expression, fn, ranks, values))
+            if expression in AT_EDGES:
+                fn, ranks, values = operation(expression, edges())
+                cases.append(run("edges " + expression, fn, ranks, values))
         except Exception as e:  # noqa: BLE001 every refusal is listed
             failed += 1
             print(f"not made: {expression}: {type(e).__name__}: {str(e)[:200]}", file=sys.stderr)
@@ -130,6 +144,11 @@ def main():
             values["logprobs"] = values["two"]
         ranks = {p: values[p].ndim for p in parameters}
         cases.append(run("loss " + fn.__name__, fn, ranks, values))
+        one = {k: v[:1] if v.ndim else v for k, v in values.items()} | {"n": torch.tensor(0), "t": torch.tensor([0])}
+        try:
+            cases.append(run("one token " + fn.__name__, fn, ranks, one))
+        except RuntimeError:
+            pass  # torch refuses one token too
     text = json.dumps({"torch": torch.__version__.split("+")[0], "sdk": "0.38.0", "cases": cases}, separators=(",", ":"))
     path = pathlib.Path(__file__).parent / "goldens.json.gz"
     path.write_bytes(gzip.compress(text.encode(), 9, mtime=0))

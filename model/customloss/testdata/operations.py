@@ -661,3 +661,7 @@ x.split_with_sizes([2, 5])[0]
 x.scatter(0, t, value=2.0)
 x.sort(stable=True)[0]
 """.strip().splitlines()
+
+# Elementwise expressions that also run on infinities, NaN, zeros and ties.
+AT_EDGES = {e for e in OPERATIONS if "two" not in e and not any(
+    word in e for word in ("view", "[", "t ", "t)", "t,", "sort", "math.", "long", "int", "byte", "char", "short", "arange", "quantile", "median", "topk", "kth", "half", "bfloat", "lgamma", "gelu", "cumprod", "binary_cross_entropy(", "clamp(x, w, w + 1)"))}
