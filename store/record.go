@@ -179,6 +179,16 @@ type Sampler struct {
 	RunID     string    `json:"run_id,omitempty"`
 	Ephemeral bool      `json:"ephemeral,omitempty"`
 	Created   time.Time `json:"created"`
+	Clients   int64     `json:"clients,omitempty"`  // that joined; each got the next number
+	Accepted  []Span    `json:"accepted,omitempty"` // one a clone
+}
+
+// Span bounds the request numbers of one clone of a sampler that may have been
+// accepted and not been fetched yet: Low to High-1.
+type Span struct {
+	Clone int64 `json:"clone"`
+	Low   int64 `json:"low"`
+	High  int64 `json:"high"`
 }
 
 // FutureState is how far a request has come.

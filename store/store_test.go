@@ -39,7 +39,7 @@ func TestRecordsSurvive(t *testing.T) {
 		UserMetadata: map[string]string{"k": "v"}, BaseModel: model.Name, Step: 10, SizeBytes: 99, Numerics: "n",
 		Tensors:   []Tensor{{"w", "f32", []int64{2, 3}, weights.ID, 8, 24}},
 		Optimizer: []Tensor{{"m", "f32", []int64{}, weights.ID, 0, 4}}}
-	sampler := Sampler{"s:sample:0", "s", 0, model.Name, point.Path(), run.ID, true, c.now}
+	sampler := Sampler{"s:sample:0", "s", 0, model.Name, point.Path(), run.ID, true, c.now, 3, []Span{{1, 1e9, 1e9 + 1000}}}
 	future := Future{ID: "f", Kind: "optim_step", RunID: run.ID, Seq: 4, BodyHash: "h", State: FutureDone, ContentType: "application/json",
 		Result: []byte{0, 1, 255}, Created: c.now, Done: c.now}
 	must(t, db.AddModel(model))
