@@ -60,8 +60,13 @@ func Adapter(src hf.Source, modules []Module, o AdapterOptions) (*Plan, error) {
 	}
 	entries := make([]safetensors.Entry, 0, 2*len(modules))
 	for _, m := range modules {
-		a, bName := lora.Names(m.Module)
-		entries = append(entries, entryOf(a, m.A, o.DType), entryOf(bName, m.B, o.DType))
+		for _, t := range b.tensors(m.Module, m.Rank) {
+			whole := m.A
+			if t.B {
+				whole = m.B
+			}
+			entries = append(entries, entryOf(t, whole, o.DType))
+		}
 	}
 	metadata := map[string]string{"format": "pt"}
 	size, err := safetensors.Size(entries, metadata)
@@ -76,14 +81,36 @@ func Adapter(src hf.Source, modules []Module, o AdapterOptions) (*Plan, error) {
 	return p, nil
 }
 
-func entryOf(name string, t Tensor, dtype safetensors.DType) safetensors.Entry {
-	return safetensors.Entry{Name: name, DType: dtype, Shape: t.Shape, Data: func(w io.Writer) (err error) {
-		v, err := t.values()
+// tensors lists a module's tensors as PEFT has them: those of experts are modules of their own.
+func (b *base) tensors(module string, rank int) []lora.Tensor {
+	at := b.byName[module]
+	at.Rank = rank
+	var stored []string
+	for _, t := range b.ck.Parts(at.Weight) {
+		stored = append(stored, t.Name)
+	}
+	return at.Tensors(stored)
+}
+
+// peftModules lists what PEFT calls a module: itself, or one a projection of each expert.
+func (b *base) peftModules(module string) []string {
+	var names []string
+	for _, t := range b.tensors(module, 1) {
+		if name, side, ok := cutName(t.Name); ok && side == 'A' {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func entryOf(t lora.Tensor, whole Tensor, dtype safetensors.DType) safetensors.Entry {
+	return safetensors.Entry{Name: t.Name, DType: dtype, Shape: []int64{int64(t.Rows), int64(t.Columns)}, Data: func(w io.Writer) (err error) {
+		v, err := whole.values()
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, v.Close()) }()
-		return convert(w, v, t.elements(), dtype)
+		return convert(w, &from{v, int64(t.Offset)}, int64(t.Rows)*int64(t.Columns), dtype)
 	}}
 }
 
@@ -93,17 +120,22 @@ func (b *base) adapterConfig(modules []Module, name string) adapterFile {
 	f := adapterFile{AdapterConfig: lora.AdapterConfig{PeftType: "LORA", TaskType: "CAUSAL_LM", BaseModel: name, Rank: rank, Alpha: alpha,
 		Bias: "none", TargetModules: b.targets(modules), InferenceMode: true}}
 	for _, m := range modules {
+		f.FanInFanOut = f.FanInFanOut || b.byName[m.Module].Transposed
 		if m.Rank != rank {
 			if f.RankPattern == nil {
 				f.RankPattern = map[string]int{}
 			}
-			f.RankPattern[m.Module] = m.Rank
+			for _, name := range b.peftModules(m.Module) {
+				f.RankPattern[name] = m.Rank
+			}
 		}
 		if m.Alpha != alpha {
 			if f.AlphaPattern == nil {
 				f.AlphaPattern = map[string]float64{}
 			}
-			f.AlphaPattern[m.Module] = m.Alpha
+			for _, name := range b.peftModules(m.Module) {
+				f.AlphaPattern[name] = m.Alpha
+			}
 		}
 	}
 	return f
@@ -141,16 +173,18 @@ func (b *base) targets(modules []Module) []string {
 	}
 	partial := map[string]bool{}
 	for _, at := range b.modules {
-		if !adapted[at.Module] {
-			partial[lora.Leaf(at.Module)] = true
+		for _, name := range b.peftModules(at.Module) {
+			partial[lora.Leaf(name)] = partial[lora.Leaf(name)] || !adapted[at.Module]
 		}
 	}
 	var list []string
 	for _, m := range modules {
-		if leaf := lora.Leaf(m.Module); partial[leaf] {
-			list = append(list, m.Module)
-		} else {
-			list = append(list, leaf)
+		for _, name := range b.peftModules(m.Module) {
+			if leaf := lora.Leaf(name); partial[leaf] {
+				list = append(list, name)
+			} else {
+				list = append(list, leaf)
+			}
 		}
 	}
 	slices.Sort(list)
@@ -160,9 +194,10 @@ func (b *base) targets(modules []Module) []string {
 // whoLoads says whether a stock inference server can serve the adapter over its base model.
 func (b *base) whoLoads(modules []Module) string {
 	rank, alpha := common(modules)
-	uniform, head := true, false
+	uniform, head, experts := true, false, false
 	for _, m := range modules {
 		uniform = uniform && m.Rank == rank && m.Alpha == alpha
+		experts = experts || b.byName[m.Module].Experts > 0
 		head = head || b.byName[m.Module].Part == ir.PartUnembed
 	}
 	switch {
@@ -170,6 +205,8 @@ func (b *base) whoLoads(modules []Module) string {
 		return "stock inference servers can't load it as an adapter: it has one on the output head, which this model shares with its embedding; PEFT can, and the merged export loads everywhere"
 	case head:
 		return "not every stock inference server can load it as an adapter: it has one on the output head, which some refuse; PEFT can, and the merged export loads everywhere"
+	case experts:
+		return "not every server and library can load it as an adapter: it has adapters on experts, under the names of experts that are stored one by one; the merged export loads everywhere"
 	case !uniform:
 		return "stock inference servers can't load it as an adapter: its modules differ in rank or alpha, and they read one of each; PEFT can, and the merged export loads everywhere"
 	}

@@ -107,15 +107,15 @@ func (b *base) sortModules(modules []Module) (sorted []Module, wrong []string) {
 	for _, m := range modules {
 		at, known := b.byName[m.Module]
 		_, twice := given[m.Module]
-		switch in, out := int64(at.In), int64(at.Out); {
+		switch wantA, wantB := shapesOf(at, m.Rank); {
 		case twice:
 			wrong = append(wrong, fmt.Sprintf("the adapter of %s appears twice", m.Module))
 		case !known:
 			wrong = append(wrong, fmt.Sprintf("%s is no module that can have an adapter", m.Module))
 		case m.Rank < 1 || m.Rank > lora.MaxRank || !(m.Alpha > 0) || m.Alpha > maxAlpha:
 			wrong = append(wrong, fmt.Sprintf("the adapter of %s has rank %d and alpha %g", m.Module, m.Rank, m.Alpha))
-		case !slices.Equal(m.A.Shape, []int64{int64(m.Rank), in}) || !slices.Equal(m.B.Shape, []int64{out, int64(m.Rank)}):
-			wrong = append(wrong, fmt.Sprintf("the adapter of %s has A %v and B %v; rank %d over [%d,%d] is needed", m.Module, m.A.Shape, m.B.Shape, m.Rank, out, in))
+		case !slices.Equal(m.A.Shape, wantA) || !slices.Equal(m.B.Shape, wantB):
+			wrong = append(wrong, fmt.Sprintf("the adapter of %s has A %v and B %v; rank %d needs %v and %v", m.Module, m.A.Shape, m.B.Shape, m.Rank, wantA, wantB))
 		}
 		given[m.Module] = m
 	}
@@ -125,6 +125,15 @@ func (b *base) sortModules(modules []Module) (sorted []Module, wrong []string) {
 		}
 	}
 	return sorted, wrong
+}
+
+// shapesOf gives the shapes of a module's A and B; of experts they have one more axis.
+func shapesOf(at lora.Adapter, rank int) (a, b []int64) {
+	a, b = []int64{int64(rank), int64(at.In)}, []int64{int64(at.Out), int64(rank)}
+	if at.Experts > 0 {
+		a, b = slices.Insert(a, 0, int64(at.Experts)), slices.Insert(b, 0, int64(at.Experts))
+	}
+	return a, b
 }
 
 // maxAlpha bounds what a scale can be, as package lora does.

@@ -55,8 +55,8 @@ type Module struct {
 	Module string  // "model.layers.0.self_attn.q_proj"
 	Rank   int     // rows of A, columns of B
 	Alpha  float64 // the factor of the adapter's output is Alpha/Rank
-	A      Tensor  // [Rank,in]
-	B      Tensor  // [out,Rank]
+	A      Tensor  // [Rank,in]; of the modules of all experts [experts,Rank,in]
+	B      Tensor  // [out,Rank]; [experts,out,Rank]
 }
 
 // Scale is the factor of the adapter's output.
@@ -94,11 +94,12 @@ func Pair(tensors []Tensor, alpha float64) ([]Module, error) {
 	}
 	for i := range modules {
 		m := &modules[i]
-		if m.A.Open == nil || m.B.Open == nil || len(m.A.Shape) != 2 || len(m.B.Shape) != 2 || m.A.Shape[0] != m.B.Shape[1] {
+		n := len(m.A.Shape)
+		if m.A.Open == nil || m.B.Open == nil || n < 2 || n > 3 || len(m.B.Shape) != n || m.A.Shape[n-2] != m.B.Shape[n-1] {
 			return nil, fmt.Errorf("pair adapter tensors: %w: module %s has A %v and B %v; [rank,in] and [out,rank] are needed",
 				ErrWeights, m.Module, m.A.Shape, m.B.Shape)
 		}
-		m.Rank = int(m.A.Shape[0])
+		m.Rank = int(m.A.Shape[n-2])
 	}
 	return modules, nil
 }

@@ -84,9 +84,9 @@ func (m *merger) ggufModel(name string) (gguf.Model, error) {
 		}
 		g.Tensors = append(g.Tensors, safetensors.Entry{Name: n, DType: dtype, Shape: t.Shape, Data: m.data(n, dtype)})
 	}
-	if m.untied && !m.ck.Has(m.headName) {
-		t := m.changed[m.headName].stored
-		g.Tensors = append(g.Tensors, safetensors.Entry{Name: m.headName, DType: safetensors.F32, Shape: t.Shape, Data: m.data(m.headName, safetensors.F32)})
+	if m.newHead != "" {
+		t := m.changed[m.newHead].stored
+		g.Tensors = append(g.Tensors, safetensors.Entry{Name: m.newHead, DType: safetensors.F32, Shape: t.Shape, Data: m.data(m.newHead, safetensors.F32)})
 	}
 	return g, nil
 }

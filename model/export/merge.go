@@ -6,61 +6,119 @@ import (
 	"io"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 
+	"smolgym/model/lora"
 	"smolgym/model/safetensors"
 )
 
-// factors is an adapter that is being merged: A whole, B read with the rows it belongs to.
+// factors is an adapter that is being merged into a weight of groups (experts; one for any other module) of rows of
+// columns. A row gets scale·Σ left[row,r]·right[r]. For a weight [out,in], left is B and right is A; for one stored [in,out],
+// left is A's transpose and right is B's.
 type factors struct {
-	a     []float64 // [rank,in]
-	b     elements
-	rank  int
-	in    int
-	scale float64
+	a, b       elements
+	transposed bool
+	rank       int
+	rows, cols int
+	scale      float64
+
+	group int       // the one that right and whole are of, -1 before the first
+	right []float64 // [rank,cols]
+	whole []float32 // [rows,rank], where the weight is transposed
 }
 
-func openFactors(m Module) (*factors, error) {
-	f := &factors{rank: m.Rank, in: int(m.A.Shape[1]), scale: m.Scale()}
-	v, err := m.A.values()
-	if err != nil {
-		return nil, err
+func openFactors(m Module, at lora.Adapter) (*factors, error) {
+	f := &factors{transposed: at.Transposed, rank: m.Rank, rows: at.Out, cols: at.In, scale: m.Scale(), group: -1}
+	if at.Transposed {
+		f.rows, f.cols = at.In, at.Out
 	}
-	defer v.Close() // only read from
-	row := make([]float32, f.in)
-	f.a = make([]float64, 0, f.rank*f.in)
-	for r := range f.rank {
-		if err := v.read(row, int64(r)*int64(f.in)); err != nil {
-			return nil, fmt.Errorf("read tensor %q: %w", m.A.Name, err)
-		}
-		for _, x := range row {
-			f.a = append(f.a, float64(x))
-		}
+	var err error
+	if f.a, err = m.A.values(); err != nil {
+		return nil, err
 	}
 	if f.b, err = m.B.values(); err != nil {
-		return nil, err
+		return nil, errors.Join(err, f.a.Close())
 	}
 	return f, nil
 }
 
-// merge writes rows [first,first+rows) of W + scale·B·A. Sums run in float64 in the order of the rank, and a value is
-// rounded once, to dtype.
-func (f *factors) merge(out io.Writer, w elements, wFirst int64, first, rows int, dtype safetensors.DType) (err error) {
-	per := max(1, block/f.in)
-	size := int(dtype.Size())
-	values, b := make([]float32, min(per, rows)*f.in), make([]float32, min(per, rows)*f.rank)
-	ahead := &writer{w: out}
-	defer func() { err = errors.Join(err, ahead.wait()) }()
-	for done := 0; done < rows; done += per {
-		n := min(per, rows-done)
-		if err := w.read(values[:n*f.in], wFirst+int64(done)*int64(f.in)); err != nil {
-			return err
+func (f *factors) Close() error { return errors.Join(f.a.Close(), f.b.Close()) }
+
+// load reads what all rows of a group need.
+func (f *factors) load(group int) error {
+	if group == f.group {
+		return nil
+	}
+	f.group = group
+	f.right = slices.Grow(f.right[:0], f.rank*f.cols)[:f.rank*f.cols]
+	row := make([]float32, max(f.rows, f.cols, f.rank))
+	if !f.transposed {
+		row = row[:f.cols]
+		for r := range f.rank {
+			if err := f.a.read(row, (int64(group)*int64(f.rank)+int64(r))*int64(f.cols)); err != nil {
+				return fmt.Errorf("read A: %w", err)
+			}
+			for i, x := range row {
+				f.right[r*f.cols+i] = float64(x)
+			}
 		}
-		if err := f.b.read(b[:n*f.rank], int64(first+done)*int64(f.rank)); err != nil {
+		return nil
+	}
+	for o := range f.cols { // B is [out,rank]
+		if err := f.b.read(row[:f.rank], (int64(group)*int64(f.cols)+int64(o))*int64(f.rank)); err != nil {
 			return fmt.Errorf("read B: %w", err)
 		}
-		bytes := ahead.buffer(n * f.in * size)
-		if err := f.block(values[:n*f.in], b, bytes, n, dtype); err != nil {
+		for r, x := range row[:f.rank] {
+			f.right[r*f.cols+o] = float64(x)
+		}
+	}
+	f.whole = slices.Grow(f.whole[:0], f.rows*f.rank)[:f.rows*f.rank]
+	for r := range f.rank { // A is [rank,in]
+		if err := f.a.read(row[:f.rows], (int64(group)*int64(f.rank)+int64(r))*int64(f.rows)); err != nil {
+			return fmt.Errorf("read A: %w", err)
+		}
+		for i, x := range row[:f.rows] {
+			f.whole[i*f.rank+r] = x
+		}
+	}
+	return nil
+}
+
+// left reads the factors of rows of the loaded group.
+func (f *factors) left(dst []float32, first int) error {
+	if f.transposed {
+		copy(dst, f.whole[first*f.rank:])
+		return nil
+	}
+	if err := f.b.read(dst, (int64(f.group)*int64(f.rows)+int64(first))*int64(f.rank)); err != nil {
+		return fmt.Errorf("read B: %w", err)
+	}
+	return nil
+}
+
+// merge writes rows [first,first+rows) of the weight, counted over all groups. Sums run in float64 in the order of the rank,
+// and a value is rounded once, to dtype. w holds the old rows from element wFirst on.
+func (f *factors) merge(out io.Writer, w elements, wFirst int64, first, rows int, dtype safetensors.DType) (err error) {
+	per := max(1, block/f.cols)
+	size := int(dtype.Size())
+	values, b := make([]float32, min(per, rows)*f.cols), make([]float32, min(per, rows)*f.rank)
+	ahead := &writer{w: out}
+	defer func() { err = errors.Join(err, ahead.wait()) }()
+	for done, n := 0, 0; done < rows; done += n {
+		group, row := (first+done)/f.rows, (first+done)%f.rows
+		n = min(per, rows-done, f.rows-row)
+		if err := f.load(group); err != nil {
+			return err
+		}
+		if err := w.read(values[:n*f.cols], wFirst+int64(done)*int64(f.cols)); err != nil {
+			return err
+		}
+		if err := f.left(b[:n*f.rank], row); err != nil {
+			return err
+		}
+		bytes := ahead.buffer(n * f.cols * size)
+		if err := f.block(values[:n*f.cols], b, bytes, n, dtype); err != nil {
 			return fmt.Errorf("rows %d to %d: %w", first+done, first+done+n-1, err)
 		}
 		if err := ahead.write(bytes); err != nil {
@@ -121,11 +179,11 @@ func (f *factors) block(values, b []float32, out []byte, n int, dtype safetensor
 	for k := range workers {
 		lo, hi := min(k*per, n), min((k+1)*per, n)
 		wg.Go(func() {
-			sum := make([]float64, f.in)
+			sum := make([]float64, f.cols)
 			for o := lo; o < hi && errs[k] == nil; o++ {
-				row := values[o*f.in : (o+1)*f.in]
+				row := values[o*f.cols : (o+1)*f.cols]
 				f.row(row, b[o*f.rank:(o+1)*f.rank], sum, dtype)
-				errs[k] = put(out[o*f.in*size:(o+1)*f.in*size], dtype, row)
+				errs[k] = put(out[o*f.cols*size:(o+1)*f.cols*size], dtype, row)
 			}
 		})
 	}
@@ -138,13 +196,13 @@ func (f *factors) block(values, b []float32, out []byte, n int, dtype safetensor
 	return nil
 }
 
-// row adds scale·b·A to w. The conversions of products keep a compiler from fusing them, so that every machine gives the
+// row adds scale·b·right to w. The conversions of products keep a compiler from fusing them, so that every machine gives the
 // same bits.
 func (f *factors) row(w, b []float32, sum []float64, dtype safetensors.DType) {
 	clear(sum)
 	r := 0
 	for ; r+4 <= f.rank; r += 4 { // four at a time: one load and store of the sum for four products, in the same order
-		a0, a1, a2, a3 := f.a[r*f.in:][:len(sum)], f.a[(r+1)*f.in:][:len(sum)], f.a[(r+2)*f.in:][:len(sum)], f.a[(r+3)*f.in:][:len(sum)]
+		a0, a1, a2, a3 := f.right[r*f.cols:][:len(sum)], f.right[(r+1)*f.cols:][:len(sum)], f.right[(r+2)*f.cols:][:len(sum)], f.right[(r+3)*f.cols:][:len(sum)]
 		b0, b1, b2, b3 := float64(b[r]), float64(b[r+1]), float64(b[r+2]), float64(b[r+3])
 		for i, s := range sum {
 			s += float64(b0 * a0[i])
@@ -154,7 +212,7 @@ func (f *factors) row(w, b []float32, sum []float64, dtype safetensors.DType) {
 		}
 	}
 	for ; r < f.rank; r++ {
-		a0, b0 := f.a[r*f.in:][:len(sum)], float64(b[r])
+		a0, b0 := f.right[r*f.cols:][:len(sum)], float64(b[r])
 		for i, s := range sum {
 			sum[i] = s + float64(b0*a0[i])
 		}

@@ -65,7 +65,8 @@ type merger struct {
 	dtype   safetensors.DType
 	changed map[string]change // by the name of the written tensor
 	head    *safetensors.Entry
-	untied  bool // the tie flag has to go off
+	newHead string // the name of a head that is written for a tied model
+	untied  bool   // the tie flag has to go off
 	notes   []string
 }
 
@@ -86,14 +87,11 @@ func (b *base) merger(w Weights) (*merger, error) {
 	}
 	adapters := map[string]*Module{} // by the parameter they are merged into
 	var head *Module
-	for i, a := range w.Adapters {
-		at := b.byName[a.Module]
-		switch shape := b.params[at.Weight]; {
-		case !slices.Equal(shape, []int64{int64(at.Out), int64(at.In)}):
-			return nil, fmt.Errorf("%w: the weight of %s is %v; only [%d,%d] can be merged: export the adapter", ErrWeights, a.Module, shape, at.Out, at.In)
-		case b.tiedHead(at):
+	for i := range w.Adapters {
+		at := b.byName[w.Adapters[i].Module]
+		if b.tiedHead(at) {
 			head = &w.Adapters[i]
-		default:
+		} else {
 			adapters[at.Weight] = &w.Adapters[i]
 		}
 	}
@@ -103,7 +101,8 @@ func (b *base) merger(w Weights) (*merger, error) {
 		}
 		first := int64(0)
 		for _, t := range b.ck.Parts(name) {
-			if a := adapters[name]; a != nil && first%a.A.Shape[1]+t.Elements()%a.A.Shape[1] != 0 {
+			shape := b.params[name]
+			if cols := shape[len(shape)-1]; adapters[name] != nil && (first%cols != 0 || t.Elements()%cols != 0) {
 				return nil, fmt.Errorf("%w: tensor %s holds no whole rows of %s", ErrWeights, t.Name, name)
 			}
 			m.changed[t.Name] = change{stored: t, full: full[name], first: first, module: adapters[name]}
@@ -137,17 +136,23 @@ func (m *merger) tiedModel(full map[string]*Tensor, adapter *Module) error {
 	if from == nil {
 		from = full[embed]
 	}
-	_, copied := m.stored[m.headName]
-	if !own && (!copied || from == nil) {
+	copied := m.headName
+	for name := range m.stored {
+		if !m.ck.Has(name) {
+			copied = name // Resolve takes off the list only a head that equals the embedding
+		}
+	}
+	_, isCopied := m.stored[copied]
+	if !own && (!isCopied || from == nil) {
 		return nil
 	}
-	m.changed[m.headName] = change{stored: parts[0], full: from, module: adapter}
+	m.changed[copied] = change{stored: parts[0], full: from, module: adapter}
 	if !own {
 		return nil
 	}
-	m.untied = true
-	m.notes = append(m.notes, fmt.Sprintf("the output head was trained apart from the embedding: %s is written and %s is off", m.headName, tieFlag))
-	if !copied {
+	m.untied, m.newHead = true, copied
+	m.notes = append(m.notes, fmt.Sprintf("the output head was trained apart from the embedding: %s is written and %s is off", copied, tieFlag))
+	if !isCopied {
 		m.head = &safetensors.Entry{Name: m.headName, Shape: parts[0].Shape} // the rest when it is planned
 	}
 	return nil
@@ -235,12 +240,12 @@ func (m *merger) data(name string, dtype safetensors.DType) func(io.Writer) erro
 		if c.module == nil {
 			return convert(w, &from{v, first}, n, dtype)
 		}
-		f, err := openFactors(*c.module)
+		f, err := openFactors(*c.module, m.byName[c.module.Module])
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, f.b.Close()) }()
-		return f.merge(w, v, first, int(c.first/int64(f.in)), int(n/int64(f.in)), dtype)
+		defer func() { err = errors.Join(err, f.Close()) }()
+		return f.merge(w, v, first, int(c.first/int64(f.cols)), int(n/int64(f.cols)), dtype)
 	}
 }
 

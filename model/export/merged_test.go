@@ -317,7 +317,7 @@ func TestMergedRefusals(t *testing.T) {
 		"the model has":            {Full: append(slices.Clone(full[1:]), noise(full[0].Name, []int64{3, 3}, 1, 1))},
 		"is no module":             change(func(m *Module) { m.Module = "model.layers.7.self_attn.q_proj" }),
 		"has rank 4 and alpha 0":   change(func(m *Module) { m.Alpha = 0 }),
-		"rank 3 over":              change(func(m *Module) { m.Rank = 3 }),
+		"rank 3 needs":             change(func(m *Module) { m.Rank = 3 }),
 		"of lm_head appears twice": {Adapters: append(slices.Clone(modules), modules[0])},
 	} {
 		if _, err := Merged(g.base, w, MergedOptions{}); !errors.Is(err, ErrWeights) || !strings.Contains(err.Error(), want) {

@@ -209,7 +209,7 @@ func TestBoundedMemory(t *testing.T) {
 // BenchmarkMerge merges a matrix of 1024 rows and columns with rank 32 into bfloat16.
 func BenchmarkMerge(b *testing.B) {
 	const n, rank = 1024, 32
-	f, err := openFactors(Module{Rank: rank, Alpha: 32, A: noise("a", []int64{rank, n}, 1, 1), B: noise("b", []int64{n, rank}, 1, 2)})
+	f, err := openFactors(Module{Rank: rank, Alpha: 32, A: noise("a", []int64{rank, n}, 1, 1), B: noise("b", []int64{n, rank}, 1, 2)}, lora.Adapter{In: n, Out: n})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -153,9 +153,9 @@ func (x *importer) tensor(t safetensors.Tensor) {
 		return
 	}
 	rank := x.c.rankOf(module)
-	want := []int64{int64(rank), int64(at.In)}
+	want, wantB := shapesOf(at, rank)
 	if side == 'B' {
-		want = []int64{int64(at.Out), int64(rank)}
+		want = wantB
 	}
 	if !slices.Equal(t.Shape, want) {
 		x.bad.Wrong = append(x.bad.Wrong, fmt.Sprintf("%s is %v, the base model and rank %d need %v", t.Name, t.Shape, rank, want))
@@ -270,10 +270,9 @@ func (im *Imported) Uniform() *Uniform {
 }
 
 func (u *Uniform) module(at lora.Adapter, m *Module, scale float64) {
-	rank, in, out := u.Config.Rank, int64(at.In), int64(at.Out)
-	name, bName := lora.Names(at.Module)
-	a := Tensor{Name: name, Shape: []int64{int64(rank), in}}
-	b := Tensor{Name: bName, Shape: []int64{out, int64(rank)}}
+	rank, in := u.Config.Rank, int64(at.In)
+	a, b := Tensor{Name: at.A}, Tensor{Name: at.B}
+	a.Shape, b.Shape = shapesOf(at, rank)
 	if m == nil {
 		a.Open, b.Open = zeros(a), zeros(b)
 		u.Notes = append(u.Notes, at.Module+" has no adapter: zeros that stay zero")
