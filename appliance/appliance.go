@@ -48,6 +48,9 @@ type Appliance struct {
 	eng     *engine.Engine
 	futures *futures
 	record  *recorder
+	traces  timelines
+	losses  losses
+	metered time.Time // until when storage was metered; the sweeper's
 
 	wanted *base // by the latest request that asked for one: not to be dropped for it; the owner's
 
@@ -161,8 +164,13 @@ func (a *Appliance) sweep(ctx context.Context) {
 	a.sweepSessions(now)
 	a.sweepRuns(now)
 	a.sweepUploads(now)
+	a.sweepPassing(ctx)
+	a.meterStorage(now)
 	a.flushRuns()
 	a.record.flush()
+	if _, err := a.db.TrimEvents(maxEvents); err != nil && ctx.Err() == nil {
+		a.log.Error("trim events", "error", err)
+	}
 	n, err := a.db.SweepExpired(ctx, now)
 	if err != nil && ctx.Err() == nil {
 		a.log.Error("delete expired checkpoints", "error", err)

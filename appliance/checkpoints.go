@@ -105,11 +105,12 @@ func (a *Appliance) writeCheckpoint(r *run, t *engine.Trainer, key store.Checkpo
 	}
 	if req.Overwrite {
 		a.garbage.Store(true)
-		return a.db.PutCheckpoint(cp)
-	}
-	err = a.db.AddCheckpoint(cp)
-	if errors.Is(err, store.ErrExists) {
+		err = a.db.PutCheckpoint(cp)
+	} else if err = a.db.AddCheckpoint(cp); errors.Is(err, store.ErrExists) {
 		return taken(key)
+	}
+	if err == nil {
+		a.noteSave(key, cp)
 	}
 	return err
 }
@@ -274,6 +275,7 @@ func (a *Appliance) LoadWeights(req LoadRequest) (Ticket, error) {
 		if err := sameShape(r.record(), cp); err != nil {
 			return nil, err
 		}
+		a.note("checkpoint_read", map[string]string{"tinker_path": req.Path})
 		return &LoadResult{Path: req.Path, ModelID: r.name}, a.load(t, cp, req.Optimizer)
 	})
 }
@@ -299,16 +301,20 @@ func (a *Appliance) createFrom(req LoadRequest, key store.CheckpointKey, sum dig
 		if err != nil {
 			return nil, err
 		}
-		if err := r.makeTrainer(pick(req.BaseModel, cp.BaseModel), cp.Adapter); err != nil {
-			return nil, err
+		// Another base model has to prove at once that the checkpoint fits it.
+		if base := pick(req.BaseModel, cp.BaseModel); base == cp.BaseModel {
+			err = r.startLater(cp, req.Optimizer)
+		} else if err = r.makeTrainer(base, cp.Adapter); err == nil {
+			err = a.load(r.trainer, cp, req.Optimizer)
 		}
-		if err = a.load(r.trainer, cp, req.Optimizer); err == nil {
+		if err == nil {
 			err = r.keep(req.UserMetadata, req.Path)
 		}
 		if err != nil {
 			r.drop()
 			return nil, err
 		}
+		a.note("checkpoint_read", map[string]string{"tinker_path": req.Path})
 		return &LoadResult{Path: req.Path, ModelID: r.name}, nil
 	})
 }

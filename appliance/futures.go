@@ -25,6 +25,8 @@ const (
 	KindSaveWeights     Kind = "save_weights"
 	KindSaveSampler     Kind = "save_weights_for_sampler"
 	KindLoadWeights     Kind = "load_weights"
+	KindExport          Kind = "save_weights_external"
+	KindCustomLoss      Kind = "create_custom_loss"
 	KindUnload          Kind = "unload_model"
 	KindSample          Kind = "asample"
 )
@@ -205,6 +207,10 @@ func restored(rec store.Future) (*Answer, error) {
 		ans.Result = new(LoadResult)
 	case KindUnload:
 		ans.Result = new(UnloadResult)
+	case KindExport:
+		ans.Result = new(ExportResult)
+	case KindCustomLoss:
+		ans.Result = new(CustomLossResult)
 	default:
 		return nil, lostResult(rec.ID)
 	}

@@ -121,12 +121,17 @@ func (a *Appliance) DeleteCheckpoint(path string) error {
 		return problemOf("delete checkpoint", err)
 	}
 	a.garbage.Store(true)
+	a.note("checkpoint_delete", map[string]string{"tinker_path": key.Path()})
 	return nil
 }
 
 // PublishCheckpoint sets the flag that lists show.
 func (a *Appliance) PublishCheckpoint(path string, public bool) error {
-	return a.editCheckpoint(path, func(c *store.Checkpoint) { c.Public = public })
+	event := "checkpoint_unpublish"
+	if public {
+		event = "checkpoint_publish"
+	}
+	return a.editCheckpoint(event, path, func(c *store.Checkpoint) { c.Public = public })
 }
 
 // SetTTL makes a checkpoint expire after a time from now; 0 keeps it.
@@ -134,7 +139,7 @@ func (a *Appliance) SetTTL(path string, ttl time.Duration) error {
 	if ttl < 0 {
 		return Problemf(CodeUser, "ttl_seconds is negative")
 	}
-	return a.editCheckpoint(path, func(c *store.Checkpoint) {
+	return a.editCheckpoint("checkpoint_set_ttl", path, func(c *store.Checkpoint) {
 		c.Expires = nil
 		if ttl > 0 {
 			at := a.now().Add(ttl)
@@ -143,7 +148,7 @@ func (a *Appliance) SetTTL(path string, ttl time.Duration) error {
 	})
 }
 
-func (a *Appliance) editCheckpoint(path string, change func(*store.Checkpoint)) error {
+func (a *Appliance) editCheckpoint(event, path string, change func(*store.Checkpoint)) error {
 	key, err := parsePath(path)
 	if err != nil {
 		return err
@@ -158,6 +163,7 @@ func (a *Appliance) editCheckpoint(path string, change func(*store.Checkpoint)) 
 	if err != nil {
 		return problemOf("change checkpoint", err)
 	}
+	a.note(event, map[string]string{"tinker_path": key.Path()})
 	return nil
 }
 
@@ -217,5 +223,6 @@ func (a *Appliance) AssignProject(id, project string) error {
 	if err != nil {
 		return problemOf("assign project", err)
 	}
+	a.note("project_assign_session", map[string]string{"session_id": id, "project_id": project})
 	return nil
 }

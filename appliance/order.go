@@ -119,6 +119,7 @@ func (o *order) next() {
 	}
 	w := heap.Pop(&o.waiting).(waiter)
 	o.executed = max(o.executed, w.seq)
+	began := o.a.now()
 	o.running = true
 	broken := o.broken
 	o.mu.Unlock()
@@ -147,6 +148,16 @@ func (o *order) next() {
 		o.fail(Problemf(CodeUser, "run %s was not created: %s", o.name, problemOf("create", err).Error()))
 	}
 	o.mu.Unlock()
+	o.a.traceTask(o.name, w.f, began)
+	if rest, ok := result.(later); ok && err == nil {
+		o.a.wg.Go(func() {
+			began := o.a.now()
+			result, err := o.run(task(rest))
+			o.a.traceRest(o.name, w.f, began)
+			o.a.settle(w.f, result, err)
+		})
+		return
+	}
 	o.a.settle(w.f, result, err)
 }
 

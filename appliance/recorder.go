@@ -23,10 +23,12 @@ type recorder struct {
 	then     []func() // to be called when the futures are on disk
 	samplers []store.Sampler
 	seen     map[string]time.Time // sessions
+	events   []store.Event
+	meters   map[store.Meter]int64 // added to what is there; the keys have no amount
 }
 
 func newRecorder(db *store.DB, log *slog.Logger) *recorder {
-	return &recorder{db: db, log: log, wake: make(chan struct{}, 1), seen: map[string]time.Time{}}
+	return &recorder{db: db, log: log, wake: make(chan struct{}, 1), seen: map[string]time.Time{}, meters: map[store.Meter]int64{}}
 }
 
 func (r *recorder) signal() {
@@ -69,6 +71,20 @@ func (r *recorder) session(id string, at time.Time) {
 	r.seen[id] = at
 }
 
+// event queues an event; it is written with the next flush.
+func (r *recorder) event(e store.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, e)
+}
+
+// meter adds an amount; it is written with the next flush.
+func (r *recorder) meter(m store.Meter, amount int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.meters[m] += amount
+}
+
 func (r *recorder) run(ctx context.Context) {
 	for {
 		select {
@@ -86,7 +102,9 @@ func (r *recorder) flush() {
 	defer r.writing.Unlock()
 	r.mu.Lock()
 	fs, then, ss, seen := r.futures, r.then, r.samplers, r.seen
+	events, meters := r.events, r.meters
 	r.futures, r.then, r.samplers, r.seen = nil, nil, nil, map[string]time.Time{}
+	r.events, r.meters = nil, map[store.Meter]int64{}
 	r.mu.Unlock()
 	if len(fs) > 0 {
 		if err := r.db.PutFutures(fs); err != nil {
@@ -106,4 +124,5 @@ func (r *recorder) flush() {
 			r.log.Error("record sessions", "count", len(seen), "error", err)
 		}
 	}
+	r.history(events, meters)
 }

@@ -31,6 +31,7 @@ type run struct {
 	ended  bool
 
 	trainer *engine.Trainer // the owner's; nil before creation and after unload
+	pending *pending        // the owner's; where the trainer will start, nil if it has
 }
 
 // LoRAConfig is the adapter a client asks for.
@@ -280,12 +281,21 @@ func (r *run) keep(meta map[string]string, from string) error {
 	return nil
 }
 
-// drop frees the trainer. Owner.
-func (r *run) drop() {
+// release frees the trainer. Owner.
+func (r *run) release() {
 	if r.trainer != nil {
 		r.trainer.Release()
 		r.trainer = nil
 		r.base.users--
+	}
+}
+
+// drop frees what the run holds. Owner.
+func (r *run) drop() {
+	r.release()
+	if r.pending != nil {
+		r.a.letGo(r.pending)
+		r.pending = nil
 	}
 	r.state.Lock()
 	defer r.state.Unlock()

@@ -246,6 +246,7 @@ func (a *Appliance) sample(s *sampler, w *engine.Weights, f *future, req SampleR
 		s.put(w)
 		a.settle(f, nil, err)
 	}
+	began := a.now()
 	er.Done = func(res *engine.SampleResult, err error) { // owner
 		if noFit(err) && a.makeRoom() {
 			if err = a.eng.Sample(er); err == nil {
@@ -257,7 +258,10 @@ func (a *Appliance) sample(s *sampler, w *engine.Weights, f *future, req SampleR
 			return
 		}
 		s.put(w)
-		a.settle(f, sampleResult(res, req, p.Seed), nil)
+		out := sampleResult(res, req, p.Seed)
+		a.traceSample(s, f, began)
+		a.meterSamples(s, len(req.Prompt), out)
+		a.settle(f, out, nil)
 	}
 	if err := a.eng.Sample(er); err != nil {
 		fail(err)

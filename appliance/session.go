@@ -139,6 +139,7 @@ func (a *Appliance) endSession(id, why string) {
 		a.endSampler(s)
 	}
 	a.forgetUnnamed(id)
+	a.forgetLosses(id)
 }
 
 // sweepSessions ends the sessions that were silent too long. One with unfinished

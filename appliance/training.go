@@ -27,6 +27,9 @@ type ForwardBackwardRequest struct {
 	// Refusal, if not nil, is what makes the request impossible though it could be
 	// read: its future fails with it.
 	Refusal error
+	// LossID, if not empty, names a loss that a user wrote; it takes the place of the
+	// batch's.
+	LossID string
 }
 
 // ForwardBackward asks for a forward or forward_backward.
@@ -42,18 +45,25 @@ func (a *Appliance) ForwardBackward(req ForwardBackwardRequest) (Ticket, error) 
 	}
 	h := hashOf(kind)
 	h.batch(req.Batch)
+	h.text(req.LossID)
 	if req.Refusal != nil {
 		h.text(req.Refusal.Error())
 	}
-	checked := false
+	checked, toCheck := false, req.Batch
 	check := func() error {
 		if req.Refusal != nil {
 			return Problemf(CodeUser, "%s: %v", kind, req.Refusal)
 		}
+		if req.LossID != "" {
+			if _, err := a.customLoss(r, req.LossID); err != nil {
+				return err
+			}
+			toCheck = surrogateBatch(req.Batch.Data, nil)
+		}
 		// A run whose creation still waits is checked when it executes.
 		if b := r.loaded(); b != nil {
 			checked = true
-			return b.eng.CheckBatch(req.Batch)
+			return b.eng.CheckBatch(toCheck)
 		}
 		return nil
 	}
@@ -63,14 +73,22 @@ func (a *Appliance) ForwardBackward(req ForwardBackwardRequest) (Ticket, error) 
 			return nil, err
 		}
 		if !checked {
-			if err := t.Base().CheckBatch(req.Batch); err != nil {
+			if err := t.Base().CheckBatch(toCheck); err != nil {
 				return nil, err
 			}
+		}
+		if req.LossID != "" {
+			loss, err := a.customLoss(r, req.LossID)
+			if err != nil {
+				return nil, err
+			}
+			return a.customForwardBackward(r, t, loss, req.Batch)
 		}
 		out, err := t.ForwardBackward(req.Batch)
 		if err != nil {
 			return nil, err
 		}
+		a.meter(meterTraining, r.record().BaseModel, r.session, int64(out.Tokens))
 		return &ForwardBackwardResult{Logprobs: out.Logprobs, Shapes: out.Shapes, Metrics: map[string]float64{
 			"loss:sum": out.Loss, "tokens:sum": float64(out.Tokens), "supervised_tokens:sum": float64(out.Scored),
 		}}, nil
@@ -79,6 +97,11 @@ func (a *Appliance) ForwardBackward(req ForwardBackwardRequest) (Ticket, error) 
 
 // training is the run's trainer. Owner.
 func (r *run) training() (*engine.Trainer, error) {
+	if r.pending != nil {
+		if err := r.start(); err != nil {
+			return nil, err
+		}
+	}
 	if r.trainer == nil {
 		return nil, r.a.endedRun(r.name, "it was unloaded")
 	}
