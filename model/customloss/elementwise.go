@@ -243,6 +243,11 @@ func init() {
 	} {
 		reg("tm", names, "input:T", func(m *machine, a []any) any { return m.test(a[0].(*tensor), f) })
 	}
+	initParameterised()
+}
+
+// initParameterised registers the elementwise functions with arguments of their own.
+func initParameterised() {
 	reg("tmi", "logical_not", "input:T", func(m *machine, a []any) any {
 		return m.test(a[0].(*tensor), func(x float64) bool { return x == 0 })
 	})

@@ -1,6 +1,7 @@
 package customloss
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -24,7 +25,7 @@ func FuzzImport(f *testing.F) {
 			}
 			return
 		}
-		_, err = l.RunWithin(vector(-1, -2, -0.5), map[string]Tensor{"w": vector(1, 0, 2)}, Limits{Elements: 1 << 16, Work: 1 << 20})
+		_, err = l.RunWithin(context.Background(), vector(-1, -2, -0.5), map[string]Tensor{"w": vector(1, 0, 2)}, Limits{Elements: 1 << 16, Work: 1 << 20})
 		checkRun(t, err)
 	})
 }
@@ -100,7 +101,7 @@ func FuzzRun(f *testing.F) {
 			lp[k], w[k], ints[k] = -float32(next())/50, float32(next()-128)/50, int64(next()%6-1)
 			two[2*k], two[2*k+1] = float32(next())/90, -float32(next())/90
 		}
-		r, err := l.RunWithin(vector(lp...), map[string]Tensor{"w": vector(w...), "t": {Shape: []int{n}, Int64: ints}, "two": {Shape: []int{n, 2}, Float32: two}}, Limits{Elements: 1 << 18, Work: 1 << 22})
+		r, err := l.RunWithin(context.Background(), vector(lp...), map[string]Tensor{"w": vector(w...), "t": {Shape: []int{n}, Int64: ints}, "two": {Shape: []int{n, 2}, Float32: two}}, Limits{Elements: 1 << 18, Work: 1 << 22})
 		checkRun(t, err)
 		if err == nil && len(r.Grad) != n {
 			t.Fatalf("%d gradients for %d log probabilities", len(r.Grad), n)

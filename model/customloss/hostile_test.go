@@ -1,6 +1,7 @@
 package customloss
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -289,8 +290,16 @@ func TestRunDatum(t *testing.T) {
 	if err != nil || got.Value != 11 || got.Grad[0] != 3 || got.Grad[1] != 4 || got.Metrics["custom/x:sum"] != 11 {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err := l.RunWithin(vector(1, 2), map[string]Tensor{"w": vector(3, 4)}, Limits{Elements: 10, Work: 10}); !errors.Is(err, ErrLimit) {
+	if _, err := l.RunWithin(context.Background(), vector(1, 2), map[string]Tensor{"w": vector(3, 4)}, Limits{Elements: 10, Work: 10}); !errors.Is(err, ErrLimit) {
 		t.Errorf("a run within ten elements: %v", err)
+	}
+}
+
+func TestRunStops(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := mustImport(t, graphOf(method("a", "exp", r("logprobs")))).RunWithin(ctx, vector(1), nil, DefaultLimits); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled run: %v", err)
 	}
 }
 

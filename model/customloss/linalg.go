@@ -18,59 +18,51 @@ func (m *machine) product3(a, b *tensor) *tensor {
 	if m.err != nil {
 		return dead
 	}
-	if K > 0 && out.len() > 1<<40/K || !m.work(3*out.len()*K) {
+	if K > 0 && out.len() > 1<<40/K || !m.work(out.len()*K) {
 		return m.fail("%w: a matrix product of %v and %v", ErrLimit, a.shape, b.shape)
 	}
-	for p := range B {
-		for i := range M {
-			for j := range N {
-				at := (p*M+i)*N + j
-				x, y := (p*M+i)*K, p*K*N+j
-				if !a.dt.floating() {
-					s := int64(0)
-					for k := range K {
-						s += a.i[x+k] * b.i[y+k*N]
-					}
-					out.i[at] = a.dt.wrap(s)
-					continue
+	// Rows of b are read in order, so that long products stay in cache.
+	row := make([]float64, N)
+	whole := make([]int64, N)
+	for r := range B * M {
+		left, right := r*K, r/max(M, 1)*K*N
+		if !a.dt.floating() {
+			clear(whole)
+			for k := range K {
+				for j := range whole {
+					whole[j] += a.i[left+k] * b.i[right+k*N+j]
 				}
-				s := 0.0
-				for k := range K {
-					s += a.f[x+k] * b.f[y+k*N]
-				}
-				out.f[at] = a.dt.round(s)
 			}
+			for j, s := range whole {
+				out.i[r*N+j] = a.dt.wrap(s)
+			}
+			continue
+		}
+		clear(row)
+		for k, x := range a.f[left : left+K] {
+			for j, y := range b.f[right+k*N : right+k*N+N] {
+				row[j] += x * y
+			}
+		}
+		for j, s := range row {
+			out.f[r*N+j] = a.dt.round(s)
 		}
 	}
 	return m.track(out, func(g []float64) {
-		var da, db []float64
-		if a.node != nil {
-			da = make([]float64, len(a.f))
-		}
-		if b.node != nil {
-			db = make([]float64, len(b.f))
-		}
-		for p := range B {
-			for i := range M {
-				for j := range N {
-					x, y, v := (p*M+i)*K, p*K*N+j, g[(p*M+i)*N+j]
-					for k := range K {
-						if da != nil {
-							da[x+k] += v * b.f[y+k*N]
-						}
-						if db != nil {
-							db[y+k*N] += v * a.f[x+k]
-						}
-					}
+		da, db := make([]float64, len(a.f)), make([]float64, len(b.f))
+		for r := range B * M {
+			left, right := r*K, r/max(M, 1)*K*N
+			for k := range K {
+				x, s := a.f[left+k], 0.0
+				for j, v := range g[r*N : r*N+N] {
+					s += v * b.f[right+k*N+j]
+					db[right+k*N+j] += v * x
 				}
+				da[left+k] = s
 			}
 		}
-		if da != nil {
-			a.push(da)
-		}
-		if db != nil {
-			b.push(db)
-		}
+		a.push(da)
+		b.push(db)
 	}, a, b)
 }
 

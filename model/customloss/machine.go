@@ -1,6 +1,7 @@
 package customloss
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -12,8 +13,8 @@ type Limits struct {
 	// together, index maps counted; each takes 8 bytes until the gradient is done,
 	// and as much again while it is computed.
 	Elements int64
-	// Work is how many element steps one run may take, those inside reductions,
-	// products and sorts counted.
+	// Work is how many element steps one run may take forward, those inside
+	// reductions, products and sorts counted: some 5 ns each with the gradient.
 	Work int64
 }
 
@@ -27,6 +28,7 @@ var ErrLimit = errors.New("custom loss too large")
 // machine is the state of one run. Operations report through fail, the first
 // failure stays, and every primitive does nothing after it.
 type machine struct {
+	ctx  context.Context
 	left Limits
 	tape []*node
 	err  error
@@ -158,6 +160,9 @@ func (t *tensor) push(d []float64) {
 func (m *machine) backward(out *tensor) {
 	out.push([]float64{1})
 	for k := len(m.tape) - 1; k >= 0; k-- {
+		if m.err = m.ctx.Err(); m.err != nil {
+			return
+		}
 		n := m.tape[k]
 		if n.grad != nil && n.back != nil {
 			n.back(n.grad)

@@ -49,6 +49,10 @@ func initRare() {
 		close, ok := table["torch.isclose"][0].run(m, a).(*tensor)
 		return ok && !slices.Contains(close.i, 0)
 	})
+	initRareAlgebra()
+}
+
+func initRareAlgebra() {
 	reg("tm", "dist", "input:T other:T p:n=2", func(m *machine, a []any) any {
 		return m.norm(m.sub(a[0].(*tensor), a[1].(*tensor)), a[2].(float64), nil, false)
 	})
@@ -87,6 +91,10 @@ func initRare() {
 		inverted := a[3].(bool)
 		return m.test(a[0].(*tensor), func(x float64) bool { return known[x] != inverted })
 	})
+	initWrites()
+}
+
+func initWrites() {
 	initSorted()
 	reg("tmi", "index_put", "input:T indices:L values:T accumulate:b=False", func(m *machine, a []any) any {
 		t := a[0].(*tensor)

@@ -1,6 +1,7 @@
 package customloss
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -33,12 +34,13 @@ var (
 // Run computes the loss of one datum within DefaultLimits. inputs holds at least
 // the declared inputs other than logprobs; more are ignored.
 func (l *Loss) Run(logprobs Tensor, inputs map[string]Tensor) (Result, error) {
-	return l.RunWithin(logprobs, inputs, DefaultLimits)
+	return l.RunWithin(context.Background(), logprobs, inputs, DefaultLimits)
 }
 
-// RunWithin is Run under other limits.
-func (l *Loss) RunWithin(logprobs Tensor, inputs map[string]Tensor, limits Limits) (Result, error) {
-	m := &machine{left: limits}
+// RunWithin is Run under other limits. It stops between two operations when ctx
+// ends, with its error.
+func (l *Loss) RunWithin(ctx context.Context, logprobs Tensor, inputs map[string]Tensor, limits Limits) (Result, error) {
+	m := &machine{ctx: ctx, left: limits}
 	env := make([]any, len(l.nodes))
 	var leaf *tensor
 	for k, in := range l.inputs {
@@ -107,6 +109,9 @@ func (l *Loss) forward(m *machine, env []any, leaf *tensor) (err error) {
 	for k := range l.nodes {
 		current = k
 		s := &l.nodes[k]
+		if err := m.ctx.Err(); err != nil {
+			return fmt.Errorf("run custom loss: node %q: %w", s.name, err)
+		}
 		if len(s.forms) > 0 {
 			v := s.run(m, env)
 			if t, ok := env[max(s.first, 0)].(*tensor); ok && s.inPlace && m.err == nil {
