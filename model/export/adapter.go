@@ -53,6 +53,9 @@ func Adapter(src hf.Source, modules []Module, o AdapterOptions) (*Plan, error) {
 		return nil, fmt.Errorf("export adapter: %w", err)
 	}
 	modules = w.Adapters
+	if err := b.checkExperts(modules); err != nil {
+		return nil, fmt.Errorf("export adapter: %w", err)
+	}
 	config := b.adapterConfig(modules, o.BaseModel)
 	text, err := json.MarshalIndent(config, "", "  ")
 	if err != nil {
@@ -79,6 +82,35 @@ func Adapter(src hf.Source, modules []Module, o AdapterOptions) (*Plan, error) {
 	p.addText(readmeName, []byte(b.readme(modules, o, config)))
 	p.sort()
 	return p, nil
+}
+
+// checkExperts refuses adapters on experts where PEFT would load them in part and say nothing: it finds experts by the last
+// part of a name, for the whole model at once.
+func (b *base) checkExperts(modules []Module) error {
+	adapted, leaves := map[string]bool{}, map[string]bool{}
+	for _, m := range modules {
+		if adapted[m.Module] = true; b.byName[m.Module].Experts > 0 {
+			for _, name := range b.peftModules(m.Module) {
+				leaves[lora.Leaf(name)] = true
+			}
+		}
+	}
+	for _, at := range b.modules {
+		why := ""
+		switch {
+		case len(leaves) == 0:
+		case at.Experts > 0 && adapted[at.Module] && len(b.ck.Parts(at.Weight)) < at.Experts:
+			why = "is stored as one tensor for all experts"
+		case at.Experts > 0 && !adapted[at.Module]:
+			why = "has none"
+		case at.Experts == 0 && leaves[lora.Leaf(at.Module)]:
+			why = "has the name of an expert's module"
+		}
+		if why != "" {
+			return fmt.Errorf("%w: PEFT can't load adapters on experts of this model: %s %s; export merged", ErrWeights, at.Module, why)
+		}
+	}
+	return nil
 }
 
 // tensors lists a module's tensors as PEFT has them: those of experts are modules of their own.
@@ -206,7 +238,7 @@ func (b *base) whoLoads(modules []Module) string {
 	case head:
 		return "not every stock inference server can load it as an adapter: it has one on the output head, which some refuse; PEFT can, and the merged export loads everywhere"
 	case experts:
-		return "not every server and library can load it as an adapter: it has adapters on experts, under the names of experts that are stored one by one; the merged export loads everywhere"
+		return "not every server and library can load it as an adapter: it has some on experts, one by one; PEFT can, and the merged export loads everywhere"
 	case !uniform:
 		return "stock inference servers can't load it as an adapter: its modules differ in rank or alpha, and they read one of each; PEFT can, and the merged export loads everywhere"
 	}

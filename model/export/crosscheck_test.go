@@ -163,6 +163,9 @@ func crossChecks(t *testing.T) []trial {
 	for _, name := range []string{"llama_tied", "qwen3", "llama_bias_headdim"} { // bfloat16
 		trials = append(trials, roundedChecks(t, name)...)
 	}
+	for _, name := range []string{"gemma3_scaled", "gpt2_scaled", "gpt_neox_serial", "granite_biases", "mixtral", "olmo3", "phi3_longrope", "qwen3_5_moe", "qwen3_moe_mixed", "qwen3_next_dense"} {
+		trials = append(trials, familyChecks(t, name)...)
+	}
 	slices.SortFunc(trials, func(a, b trial) int { return strings.Compare(a.name, b.name) })
 	return trials
 }
@@ -192,6 +195,31 @@ func roundedChecks(t *testing.T, name string) []trial {
 	u := im.Uniform()
 	even := Weights{Adapters: pair(t, u.Tensors, u.Config.Alpha)}
 	return append(trials, trial{name + ".uneven", "adapter", g.base, out, logits(t, g.base, ids, even), bare, ids})
+}
+
+// familyChecks are those of a family whose golden has no trained weights: adapters of noise on every module, head included.
+func familyChecks(t *testing.T, name string) []trial {
+	base := openFamily(t, filepath.Join("..", "..", "testdata", "families", name+".tar.gz"))
+	b := must(openBase(base))
+	ids := make([]int32, 48)
+	for i := range ids {
+		ids[i] = int32(i*37%101 + 3)
+	}
+	var w Weights
+	experts := false
+	for i, at := range b.modules {
+		shapeA, shapeB := shapesOf(at, 4)
+		w.Adapters = append(w.Adapters, Module{Module: at.Module, Rank: 4, Alpha: 8, A: noise(at.A, shapeA, 0.1, uint64(i)), B: noise(at.B, shapeB, 0.1, uint64(1000+i))})
+		experts = experts || at.Experts > 0
+	}
+	want, bare := logits(t, base, ids, w), logits(t, base, ids, Weights{})
+	p, err := Merged(base, w, MergedOptions{DType: safetensors.F32})
+	trials := []trial{{name + ".merged", "merged", base, build(t, p, err), want, bare, ids}}
+	if experts && name != "mixtral" { // PEFT can't load the others'
+		return trials
+	}
+	p, err = Adapter(base, w.Adapters, AdapterOptions{BaseModel: name})
+	return append(trials, trial{name + ".adapter", "adapter", base, build(t, p, err), want, bare, ids})
 }
 
 // unevenModules makes modules of different ranks and alphas: every third loses half of its rank, every fourth has another alpha.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -107,16 +108,19 @@ func TestFamilies(t *testing.T) {
 				t.Errorf("%d files of %d", len(out), len(base))
 			}
 			p, err = Adapter(base, adapters, AdapterOptions{BaseModel: name})
-			folder := build(t, p, err)
-			im, err := ReadAdapter(folder, base)
-			for _, m := range b.modules {
-				if m.Experts > 0 { // their adapters go out under the names of single experts, and do not come back
-					if !errors.Is(err, ErrAdapter) {
-						t.Errorf("experts' adapters: %v", err)
-					}
-					return
+			if slices.ContainsFunc(b.modules, func(m lora.Adapter) bool { return m.Experts > 0 }) {
+				if loads := name == "mixtral" || name == "qwen3_moe"; loads != (err == nil) || !loads && !errors.Is(err, ErrWeights) {
+					t.Errorf("adapters on experts: %v", err)
 				}
+				if err == nil { // their names are those of single experts, and do not come back
+					_, err = ReadAdapter(build(t, p, err), base)
+					if !errors.Is(err, ErrAdapter) {
+						t.Errorf("adapters on experts: %v", err)
+					}
+				}
+				return
 			}
+			im, err := ReadAdapter(build(t, p, err), base)
 			if err != nil {
 				t.Fatal(err)
 			}

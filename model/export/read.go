@@ -224,6 +224,21 @@ func (c *peftConfig) targeted(module string) bool {
 	return slices.ContainsFunc(c.targets, func(t string) bool { return module == t || strings.HasSuffix(module, "."+t) })
 }
 
+// Exact is the adapter as it is, each module with its own rank and alpha: what [lora.Apply] adapts with the configuration
+// are the modules, in this order, and the tensors are their A and B.
+func (im *Imported) Exact() (lora.Config, []Tensor) {
+	u := im.Uniform()
+	c := u.Config
+	given := map[string]Module{}
+	var tensors []Tensor
+	for _, m := range im.Modules {
+		given[m.Module] = m
+		tensors = append(tensors, m.A, m.B)
+	}
+	c.Of = func(module string) (rank int, alpha float64) { m := given[module]; return m.Rank, m.Alpha }
+	return c, tensors
+}
+
 // Uniform is an adapter in the form of a run: one rank and one scale, and every module of the parts that are on.
 type Uniform struct {
 	Config  lora.Config

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"smolgym/model/arch"
 	"smolgym/model/hf"
 	"smolgym/model/lora"
 	"smolgym/model/safetensors"
@@ -111,11 +112,32 @@ func TestReadPEFT(t *testing.T) {
 		if d := distance(logits(t, g.base, g.ids(), even), want); d > 1e-4 {
 			t.Errorf("%s: folded logits are %g off", c.name, d)
 		}
+		if d := distance(logits(t, g.base, g.ids(), Weights{Adapters: im.Modules}), want); d > 1e-4 {
+			t.Errorf("%s: logits are %g off", c.name, d)
+		}
+		checkExact(t, c.name, g, im)
 		p, err := Merged(g.base, Weights{Adapters: im.Modules}, MergedOptions{})
 		if d := distance(logits(t, build(t, p, err), g.ids(), Weights{}), want); d > 1e-4 {
 			t.Errorf("%s: merged logits are %g off", c.name, d)
 		}
 		roundTrip(t, c.name, g, im)
+	}
+}
+
+// checkExact holds the exact form to what package lora makes of its configuration.
+func checkExact(t *testing.T, name string, g *golden, im *Imported) {
+	t.Helper()
+	c, tensors := im.Exact()
+	graph := must(arch.Build(must(hf.Describe(g.base)), arch.Train)).Graph
+	_, adapters, err := lora.Apply(graph, c)
+	if err != nil || 2*len(adapters) != len(tensors) {
+		t.Fatalf("%s: %d adapters for %d tensors: %v", name, len(adapters), len(tensors), err)
+	}
+	for i, a := range adapters {
+		shapeA, shapeB := shapesOf(a, a.Rank)
+		if tensors[2*i].Name != a.A || tensors[2*i+1].Name != a.B || !slices.Equal(tensors[2*i].Shape, shapeA) || !slices.Equal(tensors[2*i+1].Shape, shapeB) || a.Scale != im.Modules[i].Scale() {
+			t.Errorf("%s: %s is not as package lora has it", name, a.Module)
+		}
 	}
 }
 

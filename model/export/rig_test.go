@@ -177,8 +177,8 @@ func build(t testing.TB, p *Plan, err error) memory {
 	return m
 }
 
-// logits runs the train graph on the reference device: two sequences of equal length, trained weights in place, adapters of
-// one rank and scale on the graph.
+// logits runs the train graph on the reference device: two sequences of equal length, trained weights in place, adapters on
+// the graph.
 func logits(t testing.TB, src hf.Source, ids []int32, w Weights) []float32 {
 	t.Helper()
 	ck, err := hf.Describe(src)
@@ -231,21 +231,20 @@ type rig struct {
 	bufs map[string]kernels.Buffer
 }
 
-// adapt puts adapters of one rank and scale on the graph; parts without get zeros.
+// adapt puts adapters on the graph, each with its own rank and scale.
 func (r *rig) adapt(g *ir.Graph, modules []Module) *ir.Graph {
-	g, adapters, err := lora.Apply(g, lora.Config{Rank: modules[0].Rank, Alpha: modules[0].Alpha, Attention: true, MLP: true, Unembed: true})
-	if err != nil {
-		r.t.Fatal(err)
+	r.t.Helper()
+	given := map[string]Module{}
+	for _, m := range modules {
+		given[m.Module] = m
+		r.floats(m.A.Name, valuesOf(r.t, m.A))
+		r.floats(m.B.Name, valuesOf(r.t, m.B))
 	}
-	for _, a := range adapters {
-		i := slices.IndexFunc(modules, func(m Module) bool { return m.Module == a.Module })
-		if i < 0 {
-			r.floats(a.A, make([]float32, a.Rank*a.In))
-			r.floats(a.B, make([]float32, a.Rank*a.Out))
-			continue
-		}
-		r.floats(a.A, valuesOf(r.t, modules[i].A))
-		r.floats(a.B, valuesOf(r.t, modules[i].B))
+	c := lora.Config{Rank: 1, Alpha: 1, Attention: true, MLP: true, Unembed: true}
+	c.Of = func(module string) (int, float64) { return given[module].Rank, given[module].Alpha }
+	g, adapters, err := lora.Apply(g, c)
+	if err != nil || len(adapters) != len(modules) {
+		r.t.Fatalf("%d adapters, want %d: %v", len(adapters), len(modules), err)
 	}
 	return g
 }
