@@ -45,8 +45,10 @@ var rooms = map[string]struct {
 	"store":              {may: []string{"store/blob"}, outside: []string{"go.etcd.io/bbolt"}},
 	"store/blob":         {outside: []string{"go.etcd.io/bbolt"}},
 	"appliance/engine":   {may: []string{"model/...", "kernels", "tokenizer"}},
-	"appliance":          {may: []string{"appliance/engine", "model/...", "kernels/...", "tokenizer", "store/..."}, outside: []string{"github.com/google/uuid"}},
+	"appliance/pull":     {special: []string{"net/http"}},
+	"appliance":          {may: []string{"appliance/engine", "model/...", "kernels/...", "tokenizer", "store/..."}, outside: []string{"github.com/google/uuid", "filippo.io/age"}},
 	"httpapi/wire":       {outside: []string{"google.golang.org/protobuf", "github.com/klauspost/compress"}},
+	"httpapi/hub":        {may: []string{"appliance", "httpapi/wire"}, special: []string{"net/http"}},
 	"httpapi":            {may: []string{"appliance", "httpapi/wire"}, outside: []string{"github.com/gin-gonic/gin", "github.com/google/uuid"}, special: []string{"net/http"}},
 	"cmd/smolgym":        {may: []string{"httpapi/...", "appliance/...", "model/...", "kernels/...", "tokenizer", "store/..."}, outside: []string{"github.com/spf13/cobra", "golang.org/x/sys"}, special: []string{"net/http"}},
 }
@@ -131,9 +133,9 @@ func TestOneSentence(t *testing.T) {
 			t.Errorf("package %s has no doc.go", dir)
 			continue
 		}
-		head, _, _ := strings.Cut(string(text), "package ")
+		head, _, _ := strings.Cut("\n"+string(text), "\npackage ")
 		var lines []string
-		for line := range strings.Lines(head) {
+		for line := range strings.Lines(strings.TrimSpace(head)) {
 			line = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), "//"))
 			if line == "" {
 				break
