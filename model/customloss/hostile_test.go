@@ -114,7 +114,7 @@ func TestImportRefuses(t *testing.T) {
 			if len(err.Error()) > 2000 {
 				t.Errorf("an error of %d bytes", len(err.Error()))
 			}
-			if d := time.Since(start); d > 3*time.Second {
+			if d := time.Since(start); d > 10*time.Second {
 				t.Errorf("refused only after %v", d)
 			}
 		})
@@ -225,7 +225,7 @@ func TestRunRefusesSize(t *testing.T) {
 			if !strings.Contains(err.Error(), "node") {
 				t.Errorf("%q names no node", err)
 			}
-			if d := time.Since(start); d > 10*time.Second {
+			if d := time.Since(start); d > time.Minute {
 				t.Errorf("refused only after %v", d)
 			}
 		})
