@@ -33,6 +33,16 @@
 //   - RMSNorm: x*x by fma in 16 lanes, tree, (x*r)*(w+Unit) with r = 1/sqrt(sum/D+eps).
 //   - LSE: the maximum; then exp(x-max) added in 16 lanes and the tree inside
 //     blocks of 512 words, the blocks one after the other; max + log(sum).
+//   - TopK: exp(logit - the largest), divided by their sum over the chosen in
+//     order or over all experts in 16 lanes and the tree. ExpertLinear is Linear,
+//     ExpertGradX LinearGradX; ExpertGradW is LinearGradW over the rows of a
+//     datum that chose the expert, in rising order.
+//   - Conv and ConvState: from zero, one fma for each token of the kernel, the
+//     oldest first; ConvGrad the newest first; ConvGradW as LinearGradW.
+//   - Delta and DeltaState: state*exp(g); what is missing, v minus the sum over D
+//     by fma from zero in rising order; state + k*(beta*missing) by fma; the
+//     output's sum over D as before. DeltaGrad: sums over E in 16 lanes and the
+//     tree, over D in rising order, heads of one key in rising order.
 //   - SegmentSum: 16 lanes from the sequence's first cell, then the tree.
 //   - SumSquares: fma in 16 lanes and the tree inside blocks of 4096, the blocks
 //     added one after the other in double precision, rounded once.

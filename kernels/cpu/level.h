@@ -17,6 +17,8 @@
 #include "level_optim.h"
 #include "level_activations.h"
 #include "level_layout.h"
+#include "level_experts.h"
+#include "level_delta.h"
 
 const kernel LEVEL(kernels)[K_COUNT] = {
 	[K_EMBED] = embed, [K_GATHER_ROWS] = gather_rows, [K_EMBED_GRAD] = embed_grad,
@@ -35,6 +37,9 @@ const kernel LEVEL(kernels)[K_COUNT] = {
 	[K_TANH] = tanh_op, [K_SIGMOID] = sigmoid, [K_SOFTPLUS] = softplus,
 	[K_GELU] = gelu, [K_GELU_TANH] = gelu_tanh, [K_GELU_GRAD] = gelu_grad, [K_GELU_TANH_GRAD] = gelu_tanh_grad,
 	[K_SCALE_ROWS] = scale_rows, [K_SUM_ROWS] = sum_rows, [K_REPEAT_ROWS] = repeat_rows, [K_ROW_DOT] = row_dot,
+	[K_TOPK] = top_k, [K_TOPK_GRAD] = top_k_grad, [K_EXPERT_LINEAR] = expert_linear, [K_EXPERT_GRADX] = expert_grad_x, [K_EXPERT_GRADW] = expert_grad_w,
+	[K_CONV] = conv, [K_CONV_STATE] = conv_state, [K_CONV_GRAD] = conv_grad, [K_CONV_GRADW] = conv_grad_w,
+	[K_DELTA] = delta, [K_DELTA_STATE] = delta_state, [K_DELTA_GRAD] = delta_grad,
 };
 
 void LEVEL(math)(int which, const float *x, float *y, int64_t n) {

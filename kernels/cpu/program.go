@@ -78,6 +78,29 @@ var (
 		}
 		return dims
 	}
+	// Experts: rows of x, N, K, E, rows of y; the gradients have their own order.
+	sizeTopK   = func(in, _ []ir.Shape) []ir.Dim { return []ir.Dim{axis(in, 0, 0), axis(in, 0, 1)} }
+	sizeTopKG  = func(in, _ []ir.Shape) []ir.Dim { return []ir.Dim{axis(in, 0, 0), axis(in, 0, 1), axis(in, 1, 1)} }
+	sizeExpert = func(in, out []ir.Shape) []ir.Dim {
+		return []ir.Dim{axis(in, 0, 0), axis(in, 1, 1), axis(in, 1, 2), axis(in, 1, 0), axis(out, 0, 0)}
+	}
+	sizeExpertW = func(in, _ []ir.Shape) []ir.Dim {
+		return []ir.Dim{axis(in, 0, 0), axis(in, 0, 1), axis(in, 0, 2), axis(in, 1, 0), axis(in, 2, 0), oneSeq, axis(in, 3, 0)}
+	}
+	// Linear attention: T, columns, and so on; states have S and L fourth and fifth.
+	sizeConv = func(in, _ []ir.Shape) []ir.Dim {
+		return []ir.Dim{axis(in, 0, 0), axis(in, 0, 1), axis(in, 1, 2), oneSeq}
+	}
+	sizeConvW = func(in, _ []ir.Shape) []ir.Dim {
+		return []ir.Dim{axis(in, 1, 0), axis(in, 1, 1), axis(in, 0, 2), oneSeq}
+	}
+	sizeConvS = func(in, _ []ir.Shape) []ir.Dim {
+		return []ir.Dim{axis(in, 1, 0), axis(in, 1, 1), axis(in, 2, 2), oneSeq, axis(in, 0, 0)}
+	}
+	sizeDelta  = func(in, _ []ir.Shape) []ir.Dim { return []ir.Dim{axis(in, 2, 0), oneSeq, axis(in, 2, 1)} }
+	sizeDeltaS = func(in, _ []ir.Shape) []ir.Dim {
+		return []ir.Dim{axis(in, 3, 0), oneSeq, axis(in, 3, 1), oneSeq, axis(in, 0, 0)}
+	}
 	sizeSum    = func(in, _ []ir.Shape) []ir.Dim { return cells(in[0]) }
 	sizeExpand = func(in, _ []ir.Shape) []ir.Dim { return cells(in[2]) }
 )
@@ -154,6 +177,19 @@ var table = map[kernelKey]entry{
 	{ir.OpSumRows, ir.F32}:      {C.K_SUM_ROWS, sizeOut},
 	{ir.OpRepeatRows, ir.F32}:   {C.K_REPEAT_ROWS, sizeOut},
 	{ir.OpRowDot, ir.F32}:       {C.K_ROW_DOT, sizeRow},
+
+	{ir.OpTopK, ir.F32}:         {C.K_TOPK, sizeTopK},
+	{ir.OpTopKGrad, ir.F32}:     {C.K_TOPK_GRAD, sizeTopKG},
+	{ir.OpExpertLinear, ir.F32}: {C.K_EXPERT_LINEAR, sizeExpert},
+	{ir.OpExpertGradX, ir.F32}:  {C.K_EXPERT_GRADX, sizeExpert},
+	{ir.OpExpertGradW, ir.F32}:  {C.K_EXPERT_GRADW, sizeExpertW},
+	{ir.OpConv, ir.F32}:         {C.K_CONV, sizeConv},
+	{ir.OpConvState, ir.F32}:    {C.K_CONV_STATE, sizeConvS},
+	{ir.OpConvGrad, ir.F32}:     {C.K_CONV_GRAD, sizeConv},
+	{ir.OpConvGradW, ir.F32}:    {C.K_CONV_GRADW, sizeConvW},
+	{ir.OpDelta, ir.F32}:        {C.K_DELTA, sizeDelta},
+	{ir.OpDeltaState, ir.F32}:   {C.K_DELTA_STATE, sizeDeltaS},
+	{ir.OpDeltaGrad, ir.F32}:    {C.K_DELTA_GRAD, sizeDelta},
 }
 
 // attrs are the attributes that the kernels know: an op that has learnt a new

@@ -166,6 +166,28 @@ static failure pages(const call *c, int operand, int write) {
 	return f;
 }
 
+// choice checks which experts rows go to, unless the program computes it: then
+// it is right by construction, and not there yet.
+static failure choice(const call *c, int operand, int64_t n, int64_t experts) {
+	return c->s->in[operand] >= 0 ? (failure){0} : in_range(operand, c->in[operand], n, experts);
+}
+
+// states checks that sequences have states of their own; offsets, start and slot stand from operand on.
+static failure states(const call *c, int operand) {
+	int64_t s = c->d[3];
+	const int32_t *slot = c->in[operand + 2];
+	failure f = offsets_rise(operand, c->in[operand], s, c->d[0]);
+	if (f.code == OK)
+		f = in_range(operand + 1, c->in[operand + 1], s, INT32_MAX);
+	if (f.code == OK)
+		f = in_range(operand + 2, slot, s, c->d[4]);
+	for (int64_t i = 0; i < s && f.code == OK; i++)
+		for (int64_t j = 0; j < i; j++)
+			if (slot[i] == slot[j])
+				return (failure){BAD_SLOT, 0, operand + 2, i, slot[i], 0};
+	return f;
+}
+
 static failure check(const call *c) {
 	switch (c->s->kernel) {
 	case K_EMBED:
@@ -199,6 +221,29 @@ static failure check(const call *c) {
 		failure f = in_range(1, c->in[1], c->d[0], c->d[1]);
 		return f.code ? f : offsets_rise(3, c->in[3], c->d[3], c->d[0]);
 	}
+	case K_TOPK_GRAD:
+		return choice(c, 1, c->d[0] * c->d[2], c->d[1]);
+	case K_EXPERT_LINEAR:
+		return choice(c, 2, c->d[4], c->d[3]);
+	case K_EXPERT_GRADX:
+		return choice(c, 2, c->d[0], c->d[3]);
+	case K_EXPERT_GRADW: {
+		failure f = choice(c, 3, c->d[3], c->d[0]);
+		return f.code ? f : offsets_rise(4, c->in[4], c->d[5], c->d[6]);
+	}
+	case K_CONV:
+	case K_CONV_GRAD:
+		return offsets_rise(2, c->in[2], c->d[3], c->d[0]);
+	case K_CONV_GRADW:
+		return offsets_rise(3, c->in[3], c->d[3], c->d[0]);
+	case K_CONV_STATE:
+		return states(c, 3);
+	case K_DELTA:
+		return offsets_rise(5, c->in[5], c->d[1], c->d[0]);
+	case K_DELTA_GRAD:
+		return offsets_rise(6, c->in[6], c->d[1], c->d[0]);
+	case K_DELTA_STATE:
+		return states(c, 6);
 	}
 	return (failure){0};
 }

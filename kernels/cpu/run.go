@@ -103,6 +103,9 @@ var operandNames = map[ir.Op][]string{
 	ir.OpKVWrite: {2: "offsets", 3: "start", 4: "table"}, ir.OpPagedAttention: {3: "offsets", 4: "start", 5: "table"},
 	ir.OpLogProb: {1: "targets"}, ir.OpLogProbGrad: {2: "targets"}, ir.OpSegmentSum: {1: "offsets"}, ir.OpSegmentExpand: {1: "offsets"},
 	ir.OpLinearGradW: {3: "offsets"}, ir.OpBiasGrad: {2: "offsets"}, ir.OpRMSNormGradW: {3: "offsets"}, ir.OpEmbedGrad: {1: "ids", 3: "offsets"},
+	ir.OpTopKGrad: {1: "experts"}, ir.OpExpertLinear: {2: "experts"}, ir.OpExpertGradX: {2: "experts"}, ir.OpExpertGradW: {3: "experts", 4: "offsets"},
+	ir.OpConv: {2: "offsets"}, ir.OpConvGrad: {2: "offsets"}, ir.OpConvGradW: {3: "offsets"}, ir.OpConvState: {3: "offsets", 4: "start", 5: "slot"},
+	ir.OpDelta: {5: "offsets"}, ir.OpDeltaGrad: {6: "offsets"}, ir.OpDeltaState: {6: "offsets", 7: "start", 8: "slot"},
 }
 
 // failed puts a failure in words.
@@ -125,6 +128,8 @@ func failed(e *compiled, f C.failure) error {
 		what += fmt.Sprintf(", must rise from 0 to %d", f.limit)
 	case C.BAD_LAST_OFFSET:
 		what += fmt.Sprintf(", must be the number of rows %d", f.limit)
+	case C.BAD_SLOT:
+		what += ", which another sequence of the batch has"
 	case C.BAD_START:
 		what += fmt.Sprintf(", with its new tokens it must fit the table's %d", f.limit)
 	}

@@ -21,7 +21,7 @@ enum {
 	K_COUNT
 };
 
-enum { MAX_IN = 9, MAX_OUT = 5, MAX_DIM = 5, MAX_SYM = 16 };
+enum { MAX_IN = 9, MAX_OUT = 5, MAX_DIM = 7, MAX_SYM = 16 };
 
 // A size: n times the value of a symbol (symbol 0 is the constant 1).
 typedef struct {
@@ -55,7 +55,7 @@ typedef struct {
 	int64_t index, value, limit;
 } failure;
 
-enum { OK, BAD_ID, BAD_OFFSET, BAD_LAST_OFFSET, BAD_START, BAD_PAGE, NO_MEMORY };
+enum { OK, BAD_ID, BAD_OFFSET, BAD_LAST_OFFSET, BAD_START, BAD_PAGE, BAD_SLOT, NO_MEMORY };
 
 // One run's memory: the value of each symbol, the bound buffers, the arena.
 // They are separate arguments because Go memory handed to C may not hold

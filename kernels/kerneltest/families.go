@@ -117,13 +117,4 @@ func repeatRows(m *maker) (cs cases, err error) {
 // Pending lists the ops that no fast device has a kernel for yet, with the
 // decision: the reference runs them, and the cpu device refuses a program that
 // has one. A kernel that is added must leave this list.
-var Pending = map[ir.Op]string{
-	ir.OpTopK: whyExperts, ir.OpTopKGrad: whyExperts, ir.OpExpertLinear: whyExperts, ir.OpExpertGradX: whyExperts, ir.OpExpertGradW: whyExperts,
-	ir.OpConv: whyRecurrent, ir.OpConvState: whyRecurrent, ir.OpConvGrad: whyRecurrent, ir.OpConvGradW: whyRecurrent,
-	ir.OpDelta: whyRecurrent, ir.OpDeltaState: whyRecurrent, ir.OpDeltaGrad: whyRecurrent,
-}
-
-const (
-	whyExperts   = "mixtures of experts: the reference defines them, fast kernels follow"
-	whyRecurrent = "linear attention: the reference defines it, fast kernels follow"
-)
+var Pending = map[ir.Op]string{}

@@ -31,6 +31,9 @@ func Refusals(t *testing.T, oracle, dev kernels.Device) {
 				continue
 			}
 			for _, bad := range []int32{-1, math.MinInt32, math.MaxInt32, 1 << 20} {
+				if bad > 0 && bad < math.MaxInt32 && i+2 == len(c.In) && op.Spec().InPlace == 1 && o.Type.Shape.Equal(ir.Shape{ir.Of(ir.S)}) {
+					continue // where a stored state's sequence goes on: any position will do
+				}
 				for _, at := range []int{0, len(o.I) - 1} {
 					if o.I[at] == -1 {
 						continue // a table entry that is not used may be anything

@@ -84,8 +84,8 @@ func checkSlots(rows int, offsets, start, slot []int32, n int) error {
 	}
 	taken := make(map[int32]bool, len(slot))
 	for s, at := range start {
-		if at < 0 || int64(at)+int64(offsets[s+1]-offsets[s]) > math.MaxInt32 {
-			return fmt.Errorf("%w: start[%d] is %d, must be from 0", kernels.ErrInput, s, at)
+		if at < 0 || at == math.MaxInt32 {
+			return fmt.Errorf("%w: start[%d] is %d, must be from 0 to %d", kernels.ErrInput, s, at, math.MaxInt32-1)
 		}
 		if taken[slot[s]] {
 			return fmt.Errorf("%w: slot[%d] is %d, which another sequence of the batch has", kernels.ErrInput, s, slot[s])
