@@ -35,7 +35,7 @@ func TestMemoryIsMadeFree(t *testing.T) {
 
 // Idle models are dropped for one that is wanted, and come back when needed.
 func TestModelsTakeTurns(t *testing.T) {
-	a, session := ready(t, Options{Memory: 10 << 20})
+	a, session := ready(t, Options{Memory: 900 << 10})
 	files := tinyModel(t, "steps_llama")
 	n, s := 2, uint64(1)
 	var samplers []string

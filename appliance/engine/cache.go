@@ -35,7 +35,13 @@ type cache struct {
 	idle   []int32  // known pages that nobody holds, longest idle first
 }
 
-func newCache(dev kernels.Device, g *ir.Graph, tokens int) (*cache, error) {
+// leastCache is how many tokens a cache holds at least, if the model's context is
+// that long: less would refuse what people ask for every day.
+const leastCache = 4096
+
+// newCache is a cache of the wanted number of tokens, or of as many as half of
+// the free memory holds, but never fewer than least.
+func newCache(dev kernels.Device, g *ir.Graph, tokens, least int) (*cache, error) {
 	var perPage int64
 	for _, id := range g.Named(ir.ClassState) {
 		perPage += g.Value(id).Type.Bytes(ir.Dims{P: 1})
@@ -43,10 +49,10 @@ func newCache(dev kernels.Device, g *ir.Graph, tokens int) (*cache, error) {
 	pages, free := pagesFor(tokens), dev.Info().FreeBytes
 	// More than half of what is free would leave no room for training.
 	if most := free / 2 / max(perPage, 1); int64(pages) > most {
-		pages = int(most)
+		pages = max(int(most), pagesFor(least))
 	}
-	if pages < 4 {
-		return nil, fmt.Errorf("%w: a key-value cache of %d tokens needs %s, %s are free", ErrNoFit, tokens, size(perPage*int64(pagesFor(tokens))), size(free))
+	if need := perPage * int64(pages); need > free {
+		return nil, fmt.Errorf("%w: a key-value cache of %d tokens needs %s, %s are free; a smaller --context needs less", ErrNoFit, pages*pageTokens, size(need), size(free))
 	}
 	c := &cache{dev: dev, states: map[string]kernels.Buffer{}, rowB: map[string]int64{}, pages: pages,
 		refs: make([]int32, pages), known: map[prefix]int32{}, named: make([]prefix, pages)}

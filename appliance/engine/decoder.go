@@ -119,7 +119,7 @@ func (d *decoder) enter(j *job) (bool, error) {
 	b := j.weights.b
 	if b.cache == nil {
 		tokens := max(d.e.opt.CacheTokens, b.info.Context+pageTokens)
-		c, err := newCache(d.e.dev, b.decode.Graph, tokens)
+		c, err := newCache(d.e.dev, b.decode.Graph, tokens, min(leastCache, b.info.Context)+pageTokens)
 		if err != nil {
 			return false, err
 		}
