@@ -27,6 +27,15 @@ type Options struct {
 	Threads   int    // 0 = all
 	Level     string // instruction family to use instead of the best one; empty = the best
 
+	// ParallelChunks lets the parts of one batch arrive in any order: a request waits
+	// for the numbers before its own, for ParkFor at most. Off, the order of arrival is
+	// the order.
+	ParallelChunks bool
+	ParkFor        time.Duration // 0 = 10 s
+
+	OpenSamples int   // sample requests that may be open before clients are told to slow down; 0 = 20000
+	OpenPrompts int64 // bytes of their prompts, 4 a token; 0 = 256 MiB
+
 	SessionIdle time.Duration // silence after which a session is abandoned; 0 = 10 minutes
 
 	Log *slog.Logger     // slog.Default if nil
@@ -78,6 +87,15 @@ func Open(opt Options) (*Appliance, error) {
 	}
 	if a.now == nil {
 		a.now = time.Now
+	}
+	if a.opt.ParkFor <= 0 {
+		a.opt.ParkFor = parkFor
+	}
+	if a.opt.OpenSamples <= 0 {
+		a.opt.OpenSamples = openSamples
+	}
+	if a.opt.OpenPrompts <= 0 {
+		a.opt.OpenPrompts = openPrompts
 	}
 	if a.opt.SessionIdle <= 0 {
 		a.opt.SessionIdle = sessionIdle
@@ -135,6 +153,7 @@ func (a *Appliance) Close() error {
 	a.stop()
 	a.wg.Wait()
 	a.closeUploads()
+	a.saveSpans()
 	a.flushRuns()
 	a.record.flush()
 	return errors.Join(a.dev.Close(), a.db.Close())

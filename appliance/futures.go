@@ -44,7 +44,7 @@ type Answer struct {
 	Kind       Kind
 	Result     any // a pointer to one of the …Result types
 	Failure    *Failure
-	QueueState string // active
+	QueueState string // active or paused_capacity
 	Reason     string
 }
 
@@ -96,25 +96,37 @@ type future struct {
 	seq     int64
 	sum     digest
 	created time.Time
-	waiting func() string // why it isn't done yet, in words
+	waiting func() string // why it isn't done yet, in words; samples have their own
 	expire  func()        // called when the result is forgotten; may be nil
+	told    func()        // called when the result is there; may be nil; must not block
+	sample  sampleState
 
 	done     chan struct{}
-	result   any
+	settled  bool // guarded by futures.mu
+	result   any  // nil again once the client has it; then guarded by futures.mu
 	failure  *Failure
 	finished time.Time
 }
+
+// States of the queue, as the wire has them.
+const (
+	queueActive = "active"
+	queuePaused = "paused_capacity" // waits for others to end
+)
 
 // futures are those of this process.
 type futures struct {
 	mu       sync.Mutex
 	byID     map[string]*future
-	finished []*future // in order of finishing
-	open     map[Kind]int
+	finished []*future            // in order of finishing
+	samples  map[*future]struct{} // not done
+	accepted uint64               // sample requests so far
+	prompts  int64                // bytes of the prompts of those that aren't done
+	pace     pace                 // of samples
 }
 
 func newFutures() *futures {
-	return &futures{byID: map[string]*future{}, open: map[Kind]int{}}
+	return &futures{byID: map[string]*future{}, samples: map[*future]struct{}{}}
 }
 
 // add accepts work.
@@ -124,7 +136,6 @@ func (a *Appliance) newFuture(kind Kind, owner string, seq int64, sum digest, wa
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.byID[f.id] = f
-	t.open[kind]++
 	return f
 }
 
@@ -162,9 +173,15 @@ func (a *Appliance) finish(f *future) {
 	t := a.futures
 	t.mu.Lock()
 	t.finished = append(t.finished, f)
-	t.open[f.kind]--
+	f.settled = true
+	if f.kind == KindSample {
+		a.endSampleLocked(f)
+	}
 	t.mu.Unlock()
 	close(f.done)
+	if f.told != nil {
+		f.told()
+	}
 }
 
 // stored is the record of a finished future.
@@ -235,20 +252,38 @@ func (a *Appliance) Retrieve(ctx context.Context, id string) (*Answer, error) {
 	}
 	select {
 	case <-f.done:
-		return &Answer{Kind: f.kind, Result: f.result, Failure: f.failure}, nil
-	default:
-	}
-	select {
-	case <-f.done:
-		return &Answer{Kind: f.kind, Result: f.result, Failure: f.failure}, nil
 	case <-ctx.Done():
 	case <-a.closing:
 	}
-	return &Answer{Kind: f.kind, QueueState: "active", Reason: f.waiting()}, nil
+	select {
+	case <-f.done: // also when it was done before the context
+		return a.answer(f)
+	default:
+	}
+	state, reason := queueActive, ""
+	if f.kind == KindSample {
+		state, reason = a.sampleWaits(f)
+	} else {
+		reason = f.waiting()
+	}
+	return &Answer{Kind: f.kind, QueueState: state, Reason: reason}, nil
+}
+
+// answer is what a finished future holds.
+func (a *Appliance) answer(f *future) (*Answer, error) {
+	a.futures.mu.Lock()
+	defer a.futures.mu.Unlock()
+	if f.result == nil && f.failure == nil {
+		return nil, lostResult(f.id)
+	}
+	return &Answer{Kind: f.kind, Result: f.result, Failure: f.failure}, nil
 }
 
 func (a *Appliance) retrieveStored(id string) (*Answer, error) {
 	if _, err := uuid.Parse(id); err != nil || len(id) != 36 {
+		if a.wasSample(id) {
+			return nil, lostResult(id)
+		}
 		return nil, Problemf(CodeNotFound, "request %q does not exist", clip(id))
 	}
 	rec, err := a.db.Future(id)
@@ -263,13 +298,6 @@ func (a *Appliance) retrieveStored(id string) (*Answer, error) {
 		return nil, problemOf("retrieve "+id, err)
 	}
 	return ans, nil
-}
-
-// openFutures is how many of a kind aren't done.
-func (a *Appliance) openFutures(kind Kind) int {
-	a.futures.mu.Lock()
-	defer a.futures.mu.Unlock()
-	return a.futures.open[kind]
 }
 
 // expireFutures forgets results done before a moment.

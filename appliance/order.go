@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"time"
 
 	"smolgym/appliance/engine"
 )
@@ -29,6 +30,8 @@ type order struct {
 	mu       sync.Mutex // guards what follows
 	waiting  queue
 	running  bool
+	gaps     gaps
+	pace     pace  // of what was executed
 	executed int64 // the highest number begun
 	seen     map[int64]entry
 	numbers  []int64  // keys of seen, in order of arrival
@@ -47,7 +50,7 @@ type waiter struct {
 
 // newOrder is an empty order for a run.
 func (a *Appliance) newOrder(name string) *order {
-	return &order{a: a, name: name, lane: a.eng.NewLane(), executed: creation - 1, seen: map[int64]entry{}}
+	return &order{a: a, name: name, lane: a.eng.NewLane(), executed: creation - 1, seen: map[int64]entry{}, gaps: gaps{on: a.opt.ParallelChunks}}
 }
 
 // creation is the number of the request that makes a run: before all others.
@@ -72,18 +75,23 @@ func (o *order) submit(kind Kind, seq int64, sum digest, check func() error, t t
 	f := o.a.newFuture(kind, o.name, seq, sum, func() string { return o.reason(seq) })
 	o.remember(seq, entry{sum, f.id})
 	ticket := Ticket{RequestID: f.id, ModelID: o.name}
+	defer o.goOn()
 	if o.refusal != nil {
+		o.gaps.account(seq)
 		o.a.settle(f, nil, o.refusal)
 		return ticket, nil
 	}
 	if check != nil {
 		if err := check(); err != nil {
+			o.gaps.account(seq)
 			o.a.settle(f, nil, err)
 			return ticket, nil
 		}
 	}
 	heap.Push(&o.waiting, waiter{seq, f, t})
+	o.gaps.turns++
 	if err := o.lane.Submit(o.next); err != nil {
+		o.gaps.turns--
 		o.withdraw(seq)
 		o.a.settle(f, nil, err)
 	}
@@ -113,12 +121,15 @@ func (o *order) withdraw(seq int64) {
 // next executes the waiting request with the lowest number. Owner.
 func (o *order) next() {
 	o.mu.Lock()
-	if len(o.waiting) == 0 {
+	o.gaps.turns--
+	if len(o.waiting) == 0 || o.blocked() {
+		o.goOn()
 		o.mu.Unlock()
 		return
 	}
 	w := heap.Pop(&o.waiting).(waiter)
 	o.executed = max(o.executed, w.seq)
+	o.gaps.account(w.seq)
 	began := o.a.now()
 	o.running = true
 	broken := o.broken
@@ -136,12 +147,16 @@ func (o *order) next() {
 	again := noFit(err) && o.a.makeRoom()
 	o.mu.Lock()
 	o.running = false
+	o.pace.add(o.a.now().Sub(began))
+	defer o.goOnLater() // after the answer
 	if again {
 		heap.Push(&o.waiting, w)
+		o.gaps.turns++
 		if o.lane.Submit(o.next) == nil {
 			o.mu.Unlock()
 			return
 		}
+		o.gaps.turns--
 		o.withdraw(w.seq)
 	}
 	if err != nil && w.seq == creation {
@@ -211,6 +226,10 @@ func (o *order) reason(seq int64) string {
 		}
 	}
 	started := o.running && seq <= o.executed
+	each, missing := o.pace.each, int64(0)
+	if o.blocked() {
+		missing = o.gaps.through + 1
+	}
 	if o.running && !started {
 		ahead++
 	}
@@ -219,8 +238,11 @@ func (o *order) reason(seq int64) string {
 	switch {
 	case started:
 		return fmt.Sprintf("this request is being executed; %s", sharing(q))
+	case missing > 0:
+		return fmt.Sprintf("number %d of this run has not arrived; it is waited for up to %v", missing, o.a.opt.ParkFor)
 	case ahead > 0:
-		return fmt.Sprintf("%s of this run %s first; %s", count(ahead, "request"), verb(ahead, "comes", "come"), sharing(q))
+		turns := time.Duration(ahead * max(1, q.LanesWaiting)) // runs take turns
+		return fmt.Sprintf("%s of this run %s first%s; %s", count(ahead, "request"), verb(ahead, "comes", "come"), about(turns*each), sharing(q))
 	}
 	return "this request is the run's next; " + sharing(q)
 }

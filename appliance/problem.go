@@ -77,6 +77,8 @@ func problemOf(doing string, err error) *Problem {
 		return Problemf(CodeConflict, "%s: %v", doing, err).Because(err)
 	case noFit(err):
 		return Problemf(CodeNoFit, "%s: %v", doing, err).Because(err)
+	case errors.Is(err, engine.ErrCanceled):
+		return Problemf(CodeUser, "%s: canceled by its client", doing).Because(err)
 	case errors.Is(err, engine.ErrClosed):
 		return Problemf(CodeBusy, "%s: the server is stopping; try again once it runs", doing).Because(err)
 	}

@@ -18,6 +18,7 @@ type sampler struct {
 
 	mu      sync.Mutex // guards what follows
 	seen    map[int64]entry
+	clones  map[int64]*clone
 	weights *engine.Weights // nil: not in device memory
 	base    *base
 	busy    int // requests that use the weights
@@ -29,7 +30,7 @@ type sampler struct {
 func SamplerID(sessionID string, n int64) string { return fmt.Sprintf("%s:sample:%d", sessionID, n) }
 
 func (a *Appliance) newSampler(rec store.Sampler) *sampler {
-	return &sampler{rec: rec, seen: map[int64]entry{}, used: a.now()}
+	return &sampler{rec: rec, seen: map[int64]entry{}, clones: map[int64]*clone{}, used: a.now()}
 }
 
 // SamplerRequest asks for a sampler of a base model, or of a checkpoint.

@@ -10,10 +10,6 @@ import (
 	"smolgym/kernels"
 )
 
-// maxOpenSamples bounds sample requests that aren't done: a client is then told to
-// slow down. The SDK keeps at most 2000 per sampler in flight.
-const maxOpenSamples = 20000
-
 // maxSamples bounds the samples of one request.
 const maxSamples = 1024
 
@@ -39,7 +35,9 @@ type SampleRequest struct {
 	PromptLogprobs bool
 	TopKPrompt     int
 	TopKSample     int
-	LastN          *int // score only the last n tokens of the prompt
+	LastN          *int     // of prompt logprobs and the prompt's table: only the last n tokens
+	Targets        *Targets // tokens to score at the prompt's positions
+	AltTokens      int      // tokens to draw at each of them
 	// Refusal, if not nil, is what makes the request impossible though it could be
 	// read: its future fails with it.
 	Refusal error
@@ -62,6 +60,8 @@ func (req SampleRequest) digest() digest {
 	h.int(int64(req.TopKPrompt))
 	h.int(int64(req.TopKSample))
 	optional(h, req.LastN, func(n int) { h.int(int64(n)) })
+	req.Targets.hash(h)
+	h.int(int64(req.AltTokens))
 	if req.Refusal != nil {
 		h.text(req.Refusal.Error())
 	}
@@ -84,6 +84,11 @@ func (req SampleRequest) check() error {
 		return bad("top_p is %v; give more than 0, 1 for off", req.TopP)
 	case req.LastN != nil && (*req.LastN < 1 || *req.LastN >= len(req.Prompt)):
 		return bad("prompt_logprobs_last_n is %d; give 1 to %d, one less than the prompt has", *req.LastN, len(req.Prompt)-1)
+	case req.AltTokens < 0 || req.AltTokens > 0 && len(req.Prompt) > maxTargets/req.AltTokens:
+		return bad("prompt_alt_tokens_k %d for a prompt of %d tokens is out of range; give 0 to %d", req.AltTokens, len(req.Prompt), maxTargets/len(req.Prompt))
+	}
+	if err := req.Targets.check(len(req.Prompt)); err != nil {
+		return bad("%v", err)
 	}
 	return nil
 }
@@ -93,6 +98,10 @@ type SampleResult struct {
 	Sequences      []Sequence
 	PromptLogprobs []float32 // NaN where not scored; nil when not asked for
 	TopKPrompt     *TopK
+	Targets        *TargetLogprobs // nil when not asked for
+	AltTokens      []int32         // [len(Prompt)-1,AltK]
+	AltLogprobs    []float32       // of AltTokens
+	AltK           int             // 0 when not asked for
 	CachedTokens   int
 	Seed           uint64 // given or drawn
 }
@@ -119,25 +128,44 @@ func (a *Appliance) Sample(req SampleRequest) (Ticket, error) {
 	}
 	a.touchSession(s.rec.SessionID)
 	sum := req.digest()
+	if id, err := s.repeat(req.Seq, sum); id != "" || err != nil {
+		return sampleTicket(id, req), err
+	}
+	if err := a.accept(s, req.Seq); err != nil {
+		return Ticket{}, err
+	}
 	s.mu.Lock()
-	if e, ok := s.seen[req.Seq]; ok {
+	if id, err := s.repeatLocked(req.Seq, sum); id != "" || err != nil { // the same at the same moment
 		s.mu.Unlock()
-		if e.sum != sum {
-			return Ticket{}, Problemf(CodeConflict, "asample: number %d of sampler %s was used by another request", req.Seq, s.rec.ID).
-				WithHint("a repeat must have the same content, a new request a new number")
-		}
-		return sampleTicket(e.id, req), nil
+		return sampleTicket(id, req), err
 	}
-	if a.openFutures(KindSample) >= maxOpenSamples {
+	f, err := a.newSample(s, req, sum)
+	if err != nil {
 		s.mu.Unlock()
-		return Ticket{}, Problemf(CodeBusy, "asample: %d requests wait already", maxOpenSamples).WithHint("wait for some to finish")
+		s.clone(req.Seq/cloneStride, a.now()).close(req.Seq)
+		return Ticket{}, err
 	}
-	f := a.newFuture(KindSample, s.rec.ID, req.Seq, sum, a.sampleReason)
-	f.expire = func() { s.forget(req.Seq) }
 	s.seen[req.Seq] = entry{sum, f.id}
 	s.mu.Unlock()
 	a.startSample(s, f, req)
 	return sampleTicket(f.id, req), nil
+}
+
+// repeat is the id of a request that came before, empty for a new one.
+func (s *sampler) repeat(seq int64, sum digest) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.repeatLocked(seq, sum)
+}
+
+// repeatLocked is repeat with mu held.
+func (s *sampler) repeatLocked(seq int64, sum digest) (string, error) {
+	e, ok := s.seen[seq]
+	if ok && e.sum != sum {
+		return "", Problemf(CodeConflict, "asample: number %d of sampler %s was used by another request", seq, s.rec.ID).
+			WithHint("a repeat must have the same content, a new request a new number")
+	}
+	return e.id, nil
 }
 
 func (s *sampler) forget(seq int64) {
@@ -152,16 +180,6 @@ func sampleTicket(id string, req SampleRequest) Ticket {
 		t.Sequences[i] = fmt.Sprintf("%s:%d:%d", req.SamplerID, req.Seq, i)
 	}
 	return t
-}
-
-// sampleReason says in words what samples wait for.
-func (a *Appliance) sampleReason() string {
-	q := a.eng.Queue()
-	training := "no run trains"
-	if q.Training || q.LanesWaiting > 0 {
-		training = fmt.Sprintf("training of %s shares the device", count(max(1, q.LanesWaiting), "run"))
-	}
-	return fmt.Sprintf("%s being sampled, %d waiting; %s", count(q.SamplesActive, "sequence"), q.SamplesWaiting, training)
 }
 
 // startSample hands a request to the engine, at once if the weights are there.
@@ -186,6 +204,10 @@ func (a *Appliance) sampleLater(s *sampler, f *future, req SampleRequest) {
 	ctx, cancel := a.untilClosing()
 	defer cancel()
 	for {
+		if a.canceled(f) {
+			a.settle(f, nil, engine.ErrCanceled)
+			return
+		}
 		s.load.Lock()
 		err := a.onOwner(ctx, func() error { return a.bringIn(s) })
 		s.load.Unlock()
@@ -241,7 +263,11 @@ func (a *Appliance) sample(s *sampler, w *engine.Weights, f *future, req SampleR
 		p.Seed = seed
 	}
 	er := engine.SampleRequest{Weights: w, Prompt: req.Prompt, Count: req.Count, Params: p,
-		PromptLogprobs: req.PromptLogprobs, TopKPrompt: req.TopKPrompt, TopKSample: req.TopKSample}
+		PromptLogprobs: req.PromptLogprobs, TopKPrompt: req.TopKPrompt, TopKSample: req.TopKSample,
+		Targets: req.Targets.dense(), AltTokens: req.AltTokens}
+	if req.LastN != nil && req.Targets == nil && req.AltTokens == 0 { // those are for all positions
+		er.LastN = *req.LastN
+	}
 	fail := func(err error) {
 		s.put(w)
 		a.settle(f, nil, err)
@@ -249,7 +275,9 @@ func (a *Appliance) sample(s *sampler, w *engine.Weights, f *future, req SampleR
 	began := a.now()
 	er.Done = func(res *engine.SampleResult, err error) { // owner
 		if noFit(err) && a.makeRoom() {
-			if err = a.eng.Sample(er); err == nil {
+			var held *engine.Pending
+			if held, err = a.eng.Begin(er); err == nil {
+				a.begun(f, held)
 				return
 			}
 		}
@@ -263,14 +291,19 @@ func (a *Appliance) sample(s *sampler, w *engine.Weights, f *future, req SampleR
 		a.meterSamples(s, len(req.Prompt), out)
 		a.settle(f, out, nil)
 	}
-	if err := a.eng.Sample(er); err != nil {
+	held, err := a.eng.Begin(er)
+	if err != nil {
 		fail(err)
+		return
 	}
+	a.begun(f, held)
 }
 
 // sampleResult is the engine's, with unasked positions of the prompt blanked.
 func sampleResult(res *engine.SampleResult, req SampleRequest, seed uint64) *SampleResult {
-	out := &SampleResult{Sequences: res.Sequences, PromptLogprobs: res.PromptLogprobs, TopKPrompt: res.TopKPrompt, CachedTokens: res.CachedTokens, Seed: seed}
+	out := &SampleResult{Sequences: res.Sequences, PromptLogprobs: res.PromptLogprobs, TopKPrompt: res.TopKPrompt,
+		Targets: req.Targets.answer(res.TargetLogprobs), AltTokens: res.AltTokens, AltLogprobs: res.AltLogprobs, AltK: req.AltTokens,
+		CachedTokens: res.CachedTokens, Seed: seed}
 	if req.LastN == nil {
 		return out
 	}

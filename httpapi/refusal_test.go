@@ -86,7 +86,6 @@ func TestRefusals(t *testing.T) {
 		{name: "sampler of no model", method: "POST", path: "/api/v1/create_sampling_session", body: object{"session_id": session, "sampling_session_seq_id": 0, "base_model": "org/absent"}, status: 404, has: []string{"org/absent", "model list"}},
 		{name: "sample of nobody", method: "POST", path: "/api/v1/asample", body: sample("nobody", ""), status: 404, has: []string{"nobody"}},
 		{name: "sample without a sampler", method: "POST", path: "/api/v1/asample", body: `{"base_model":"tiny","prompt":{"chunks":[]},"sampling_params":{}}`, status: 400, has: []string{"sampling_session_id"}},
-		{name: "sample an image", method: "POST", path: "/api/v1/asample", body: `{"sampling_session_id":"x","seq_id":0,"prompt":{"chunks":[{"type":"image","data":"","format":"png"}]},"sampling_params":{}}`, status: 400, has: []string{"image"}},
 		{name: "mixed stop", method: "POST", path: "/api/v1/asample", body: `{"sampling_session_id":"x","seq_id":0,"prompt":{"chunks":[{"type":"encoded_text","tokens":[1]}]},"sampling_params":{"stop":["a",1]}}`, status: 400, has: []string{"stop[1]"}},
 		{name: "result of nobody", method: "POST", path: "/api/v1/retrieve_future", body: `{"request_id":"nobody"}`, status: 404},
 		{name: "result of another life", method: "POST", path: "/api/v1/retrieve_future", body: `{"request_id":"7f3e7a62-6b8c-4d1a-9d59-4c7d9f0b2a11"}`, status: 410},
@@ -158,7 +157,10 @@ func TestFailures(t *testing.T) {
 		return object{"chunks": []object{{"type": "encoded_text", "tokens": make([]int, n)}}}
 	}
 	fails("context", "asample", object{"sampling_session_id": made.SamplingSessionID, "seq_id": 0, "prompt": prompt(25), "sampling_params": object{"max_tokens": 10}}, nil, "25", "10", "32")
-	fails("alternatives", "asample", object{"sampling_session_id": made.SamplingSessionID, "seq_id": 1, "prompt": prompt(5), "sampling_params": object{"max_tokens": 1}, "prompt_alt_tokens_k": 2}, nil, "prompt_alt_tokens_k")
+	fails("alternatives", "asample", object{"sampling_session_id": made.SamplingSessionID, "seq_id": 1, "prompt": prompt(5), "sampling_params": object{"max_tokens": 1}, "prompt_alt_tokens_k": 300}, nil, "prompt_alt_tokens_k")
+	for i, part := range []object{{"type": "image", "data": "", "format": "png"}, {"type": "image_asset_pointer", "location": "x", "format": "png"}, {"type": "dmel", "dmel": ""}} {
+		fails("part", "asample", object{"sampling_session_id": made.SamplingSessionID, "seq_id": 10 + i, "prompt": object{"chunks": []object{part}}, "sampling_params": object{}}, nil, part["type"].(string))
+	}
 	fails("load", "load_weights", object{"model_id": run, "seq_id": 50, "path": "tinker://" + run + "/weights/none", "optimizer": true}, nil, "none")
 }
 

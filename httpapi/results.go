@@ -69,6 +69,20 @@ func encodeOutput(r *appliance.ForwardBackwardResult) ([]byte, error) {
 
 func encodeSamples(r *appliance.SampleResult) ([]byte, error) {
 	out := &wire.SampleResponse{PromptLogprobs: r.PromptLogprobs, TopkPromptLogprobs: table(r.TopKPrompt), PromptCacheHitTokens: int32(r.CachedTokens)}
+	if t := r.Targets; t != nil {
+		tensor := wire.FloatTensor(t.Logprobs, t.Rows, t.Columns)
+		if t.Crow != nil {
+			tensor.CSR = &wire.CSR{Crow: t.Crow, Col: t.Col}
+		}
+		out.TargetPromptLogprobs = &tensor
+	}
+	if k := r.AltK; k > 0 {
+		ids := make([]int64, len(r.AltTokens))
+		for i, id := range r.AltTokens {
+			ids[i] = int64(id)
+		}
+		out.PromptAltTokens = &wire.PromptAltTokens{Tokens: wire.IntTensor(ids, len(ids)/k, k), Logprobs: wire.FloatTensor(r.AltLogprobs, len(ids)/k, k)}
+	}
 	for _, q := range r.Sequences {
 		s := wire.SampledSequence{StopReason: wire.StopLength, Tokens: q.Tokens, Logprobs: q.Logprobs, TopkLogprobs: table(q.TopK)}
 		if q.Stopped {

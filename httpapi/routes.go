@@ -39,10 +39,13 @@ func (s *server) wireRoutes(g *gin.RouterGroup) {
 	g.POST("/load_weights", post(s, maxJSON, s.loadWeights))
 	g.POST("/unload_model", post(s, maxJSON, s.unloadModel))
 	g.POST("/retrieve_future", s.retrieveFuture)
+	g.POST("/retrieve_futures", post(s, maxPrompt, s.retrieveFutures)) // names every result fetched
+	g.POST("/cancel_future", post(s, maxJSON, s.cancelFuture))
 
 	g.POST("/create_sampling_session", post(s, maxJSON, s.createSampling))
+	g.POST("/join_sampling_session", post(s, maxJSON, s.joinSampling))
 	g.GET("/samplers/:id", s.json(s.sampler))
-	g.POST("/asample", post(s, maxPrompt, s.sample))
+	g.POST("/asample", s.json(s.sampleBody))
 
 	g.GET("/training_runs", s.json(s.runs))
 	g.GET("/training_runs/:run", s.json(s.run))
@@ -92,17 +95,6 @@ func (s *server) capabilities(*gin.Context) (any, error) {
 		out.SupportedModels = append(out.SupportedModels, wire.SupportedModel{ModelName: m.Name, MaxContextLength: m.Context, Trainable: true, Sampleable: true})
 	}
 	return out, nil
-}
-
-// clientConfig asks for chunks one after another, so that arrival order is
-// sequence order; everything else stays at the client's defaults.
-func (s *server) clientConfig(*gin.Context, *wire.ConfigRequest) (any, error) {
-	off := false
-	return wire.ConfigResponse{ParallelFwdbwdChunks: &off}, nil
-}
-
-func (s *server) dynamicConfig(*gin.Context, *wire.ConfigRequest) (any, error) {
-	return wire.DynamicConfigResponse{}, nil
 }
 
 func (s *server) apiKey(*gin.Context) (any, error) {

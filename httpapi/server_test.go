@@ -233,10 +233,16 @@ func TestLoop(t *testing.T) {
 	}
 	var config map[string]any
 	r.must("POST", "/api/v1/client/config", object{"sdk_version": "0.38.0"}, &config)
-	if len(config) != 1 || config["parallel_fwdbwd_chunks"] != false {
-		t.Errorf("config %v", config)
+	want := map[string]any{"parallel_fwdbwd_chunks": false, "proto_compress_fwdbwd": true, "sample_use_retrieve_futures": true, "sample_join_sampling_session": true}
+	for k, v := range want {
+		if config[k] != v {
+			t.Errorf("config: %s is %v, want %v", k, config[k], v)
+		}
 	}
-	r.must("POST", "/api/v1/client/dynamic_config", object{"sdk_version": "0.38.0"}, nil)
+	r.must("POST", "/api/v1/client/dynamic_config", object{"sdk_version": "0.38.0"}, &config)
+	if config["sample_cancel_enabled"] != true {
+		t.Errorf("dynamic config %v", config)
+	}
 	var caps wire.CapabilitiesResponse
 	r.must("GET", "/api/v1/get_server_capabilities", nil, &caps)
 	if len(caps.SupportedModels) != 1 || caps.SupportedModels[0] != (wire.SupportedModel{ModelName: "local/tiny", MaxContextLength: 32, Trainable: true, Sampleable: true}) {

@@ -148,30 +148,3 @@ func (s *server) sampler(c *gin.Context) (any, error) {
 	}
 	return wire.SamplerResponse{SamplerID: v.ID, BaseModel: v.BaseModel, ModelPath: v.ModelPath}, nil
 }
-
-func (s *server) sample(_ *gin.Context, req *wire.SampleRequest) (any, error) {
-	if req.SamplingSessionID == "" {
-		return nil, errorf(http.StatusBadRequest, "asample: sampling_session_id: missing; make a sampler with create_sampling_session")
-	}
-	p := req.SamplingParams
-	q := appliance.SampleRequest{SamplerID: req.SamplingSessionID, Seq: *req.SeqID, Count: req.NumSamples, Prompt: req.Prompt.Tokens,
-		MaxTokens: p.MaxTokens, Temperature: p.Temperature, TopK: p.TopK, TopP: p.TopP,
-		PromptLogprobs: req.PromptLogprobs, TopKPrompt: req.TopkPromptLogprobs, TopKSample: req.TopkSampleLogprobs, LastN: req.PromptLogprobsLastN}
-	if p.Seed != nil {
-		seed := uint64(*p.Seed)
-		q.Seed = &seed
-	}
-	switch p.Stop.Kind {
-	case wire.StopAtNothing:
-		q.Stop = &appliance.Stop{}
-	case wire.StopAtStrings, wire.StopAtTokens:
-		q.Stop = &appliance.Stop{Strings: p.Stop.Strings, IDs: p.Stop.Tokens}
-	}
-	switch {
-	case req.TargetPromptLogprobs != nil:
-		q.Refusal = errors.New("target_prompt_logprobs is not served; use prompt_logprobs or topk_prompt_logprobs")
-	case req.PromptAltTokensK > 0:
-		q.Refusal = errors.New("prompt_alt_tokens_k is not served; leave it at 0")
-	}
-	return future(s.box.Sample(q))
-}
