@@ -173,12 +173,7 @@ func (e *exportReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends the writer and waits for it, since it reads what the caller may give back after.
-func (e *exportReader) Close() error {
-	e.stop()
-	return nil
-}
-
+// stop ends the writer and waits for it, since it reads what the caller may give back after.
 func (e *exportReader) stop() {
 	if e.pipe != nil {
 		_ = e.pipe.Close() // never fails

@@ -67,7 +67,7 @@ func (h *Handler) resolve(w http.ResponseWriter, r *http.Request, repo, rev, nam
 		if err != nil {
 			return err
 		}
-		defer x.Close()
+		defer x.stop()
 		http.ServeContent(w, r, "", time.Time{}, x)
 		return nil
 	}
@@ -109,7 +109,7 @@ func (h *Handler) oid(rep *repository, f file) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		defer x.Close()
+		defer x.stop()
 		if _, err := io.Copy(sum, x); err != nil {
 			return "", fmt.Errorf("%s: %s: %w", rep.Name, f.Path, err)
 		}
