@@ -101,6 +101,12 @@ func recipients(keys []string) ([]age.Recipient, error) {
 		}
 		list = append(list, r)
 	}
+	if len(list) > 0 {
+		// Some kinds of keys exclude others.
+		if _, err := age.Encrypt(io.Discard, list...); err != nil {
+			return nil, Problemf(CodeUser, "age_encryption_recipients: %v", err).WithHint("make one export for each kind of key")
+		}
+	}
 	return list, nil
 }
 

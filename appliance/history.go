@@ -132,7 +132,7 @@ type UsageRow struct {
 }
 
 // Usage lists what was used in the hours that begin from a moment on and before
-// another, oldest first, with the sessions that used it.
+// another, hour by hour with the most tokens first, and the sessions that used it.
 func (a *Appliance) Usage(from, before time.Time) ([]UsageRow, map[string]map[string]string, error) {
 	a.record.flush()
 	list, err := a.db.Metered(from, before)
@@ -164,7 +164,7 @@ func (a *Appliance) Usage(from, before time.Time) ([]UsageRow, map[string]map[st
 		rows = append(rows, row)
 	}
 	slices.SortStableFunc(rows, func(x, y UsageRow) int {
-		return cmp.Or(x.Hour.Compare(y.Hour), cmp.Compare(x.SessionID, y.SessionID), cmp.Compare(x.BaseModel, y.BaseModel), cmp.Compare(x.Kind, y.Kind))
+		return cmp.Or(x.Hour.Compare(y.Hour), cmp.Compare(y.Tokens, x.Tokens), cmp.Compare(x.SessionID, y.SessionID), cmp.Compare(x.BaseModel, y.BaseModel), cmp.Compare(x.Kind, y.Kind))
 	})
 	return rows, sessions, nil
 }

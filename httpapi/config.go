@@ -14,7 +14,9 @@ import (
 // compressed where they cross a network.
 func (s *server) clientConfig(c *gin.Context, _ *wire.ConfigRequest) (any, error) {
 	on, compress, parallel := true, !local(c.Request.RemoteAddr), s.box.ParallelChunks()
-	return wire.ConfigResponse{ParallelFwdbwdChunks: &parallel, ProtoCompressFwdbwd: &compress,
+	token, custom := !s.opt.PlainKeys, !s.opt.ClientLosses
+	return wire.ConfigResponse{PJWTAuthEnabled: &token, CustomLossServerSide: &custom,
+		ParallelFwdbwdChunks: &parallel, ProtoCompressFwdbwd: &compress,
 		SampleUseRetrieveFutures: &on, SampleJoinSamplingSession: &on}, nil
 }
 

@@ -42,7 +42,7 @@ func (s *server) runs(c *gin.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, total, err := s.box.Runs(appliance.Page{Limit: page.Limit, Offset: page.Offset})
+	list, total, err := s.box.RunsIn(page.ProjectID, appliance.Page{Limit: page.Limit, Offset: page.Offset})
 	if err != nil {
 		return nil, err
 	}

@@ -171,7 +171,7 @@ func TestKeys(t *testing.T) {
 		key    string
 		status int
 	}{
-		{open, "tml-anything", 200}, {open, "eyJx.y.z", 200}, {open, "", 401}, {open, "sk-x", 401},
+		{open, "tml-anything", 200}, {open, "eyJx.y.z", 401}, {open, "", 401}, {open, "sk-x", 401},
 		{closed, "tml-right", 200}, {closed, "tml-wrong", 401}, {closed, "", 401},
 	} {
 		w := c.r.do("GET", "/api/v1/get_server_capabilities", nil, "X-API-Key", c.key)

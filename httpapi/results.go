@@ -42,6 +42,12 @@ func (s *server) result(c *gin.Context, id string, ans *appliance.Answer) {
 	case *appliance.SaveSamplerResult:
 		c.JSON(http.StatusOK, wire.SaveWeightsForSamplerResponse{Path: r.Path, SamplingSessionID: r.SamplerID})
 		return
+	case *appliance.ExportResult:
+		c.JSON(http.StatusOK, wire.SaveWeightsExternalResponse{Path: r.Path, SizeBytes: &r.SizeBytes})
+		return
+	case *appliance.CustomLossResult:
+		c.JSON(http.StatusOK, wire.CreateCustomLossResponse{LossID: r.LossID})
+		return
 	case *appliance.LoadResult:
 		c.JSON(http.StatusOK, wire.LoadWeightsResponse{Path: r.Path, ModelID: r.ModelID})
 		return

@@ -14,7 +14,12 @@ import (
 // wireRoutes are those of the Tinker wire.
 func (s *server) wireRoutes(g *gin.RouterGroup) {
 	g.GET("/healthz", s.json(s.health))
+	// These carry their permission in the URL.
+	g.GET("/external/:run/:name/*file", s.externalFile)
+	g.HEAD("/external/:run/:name/*file", s.externalFile)
+	g.GET("/traces/:id", s.trace)
 	g.Use(s.authorize)
+	g.POST("/auth/token", s.json(s.authToken))
 	g.GET("/get_server_capabilities", s.json(s.capabilities))
 	g.POST("/client/config", post(s, maxJSON, s.clientConfig))
 	g.POST("/client/dynamic_config", post(s, maxJSON, s.dynamicConfig))
@@ -25,6 +30,7 @@ func (s *server) wireRoutes(g *gin.RouterGroup) {
 	g.POST("/create_session", post(s, maxJSON, s.createSession))
 	g.POST("/session_heartbeat", post(s, maxJSON, s.heartbeat))
 	g.GET("/sessions", s.json(s.sessions))
+	g.POST("/sessions/search", post(s, maxJSON, s.searchSessions))
 	g.GET("/sessions/:id", s.json(s.session))
 	g.POST("/sessions/:id/finish", post(s, maxJSON, s.finishSession))
 	g.PUT("/sessions/:id/project", post(s, maxJSON, s.assignProject))
@@ -36,7 +42,10 @@ func (s *server) wireRoutes(g *gin.RouterGroup) {
 	g.POST("/optim_step", post(s, maxJSON, s.optimStep))
 	g.POST("/save_weights", post(s, maxJSON, s.saveWeights))
 	g.POST("/save_weights_for_sampler", post(s, maxJSON, s.saveForSampler))
+	g.POST("/save_weights_external", post(s, maxJSON, s.saveExternal))
 	g.POST("/load_weights", post(s, maxJSON, s.loadWeights))
+	g.POST("/copy_weights", post(s, maxJSON, s.copyWeights))
+	g.POST("/create_custom_loss", post(s, maxGraph, s.createCustomLoss))
 	g.POST("/unload_model", post(s, maxJSON, s.unloadModel))
 	g.POST("/retrieve_future", s.retrieveFuture)
 	g.POST("/retrieve_futures", post(s, maxPrompt, s.retrieveFutures)) // names every result fetched
@@ -55,11 +64,12 @@ func (s *server) wireRoutes(g *gin.RouterGroup) {
 	checkpoint.POST("/publish", s.json(s.publish(true)))
 	checkpoint.DELETE("/publish", s.json(s.publish(false)))
 	checkpoint.PUT("/ttl", post(s, maxJSON, s.setTTL))
+	checkpoint.GET("/external_weights_urls", s.json(s.externalURLs))
 	g.GET("/checkpoints", s.json(s.checkpoints))
 	g.POST("/weights_info", post(s, maxJSON, s.weightsInfo))
 
-	g.GET("/audit", s.json(func(*gin.Context) (any, error) { return wire.AuditResponse{}, nil }))
-	g.GET("/billing/usage/events", s.json(func(*gin.Context) (any, error) { return wire.BillingEventsResponse{}, nil }))
+	g.GET("/audit", s.json(s.audit))
+	g.GET("/billing/usage/events", s.json(s.usage))
 	g.GET("/billing/usage/checkpoints/current", s.json(s.storage))
 }
 
@@ -98,8 +108,8 @@ func (s *server) capabilities(*gin.Context) (any, error) {
 }
 
 func (s *server) apiKey(*gin.Context) (any, error) {
-	out := wire.APIKeyResponse{Name: "local"}
-	out.Details.OrgDetails.Name = "local"
+	out := wire.APIKeyResponse{Name: owner}
+	out.Details.OrgDetails.Name, out.Details.UserDetails.Email = owner, userEmail
 	return out, nil
 }
 
@@ -154,13 +164,6 @@ func (s *server) assignProject(c *gin.Context, req *wire.AssignProjectRequest) (
 	return struct{}{}, s.box.AssignProject(c.Param("id"), req.ProjectID)
 }
 
-func (s *server) traceExport(c *gin.Context) (any, error) {
-	if _, err := s.box.Session(c.Param("id")); err != nil {
-		return nil, err
-	}
-	return wire.TraceExportResponse{Status: "failed", Error: "this server does not record traces"}, nil
-}
-
 // checkpointPath is the path that a route's parameters name.
 func checkpointPath(c *gin.Context) (string, error) {
 	p, err := wire.ParsePath("tinker://" + strings.Join([]string{c.Param("run"), c.Param("kind"), c.Param("name")}, "/"))
@@ -203,19 +206,6 @@ func (s *server) weightsInfo(_ *gin.Context, req *wire.WeightsInfoRequest) (any,
 		out.LoraRank, out.TrainUnembed, out.TrainMLP, out.TrainAttn = &cp.Rank, &cp.TrainUnembed, &cp.TrainMLP, &cp.TrainAttn
 	}
 	return out, nil
-}
-
-func (s *server) storage(*gin.Context) (any, error) {
-	list, total, err := s.box.Checkpoints(appliance.Page{})
-	if err != nil {
-		return nil, err
-	}
-	item := wire.BillingStorageItem{CheckpointCount: total}
-	for _, cp := range list {
-		item.SizeBytes += cp.SizeBytes
-	}
-	item.SizeGigabytes = float64(item.SizeBytes) / 1e9
-	return wire.BillingStorageResponse{Data: wire.List[wire.BillingStorageItem]{item}}, nil
 }
 
 // retrieveFuture waits a while for a result. Failures are answers, not statuses:

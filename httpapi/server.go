@@ -37,6 +37,12 @@ type Options struct {
 	Keys    []string      // the keys that are let in; none: every key of the right form
 	Hold    time.Duration // of retrieve_future; 0 = 30 s
 	Log     *slog.Logger  // slog.Default if nil
+	// PlainKeys makes clients send their key with every request, instead of exchanging
+	// it for a token that expires. They then can't say who they are (whoami).
+	PlainKeys bool
+	// ClientLosses leaves losses that users trace to their client, as plain functions are.
+	ClientLosses bool
+	Now          func() time.Time // for what expires; time.Now if nil
 }
 
 // server holds what handlers share.
@@ -45,6 +51,7 @@ type server struct {
 	opt      Options
 	log      *slog.Logger
 	keys     [][sha256.Size]byte
+	now      func() time.Time
 	requests atomic.Int64
 }
 
@@ -53,9 +60,12 @@ var releaseMode = sync.OnceFunc(func() { gin.SetMode(gin.ReleaseMode) })
 // New is the handler for an appliance.
 func New(box *appliance.Appliance, opt Options) http.Handler {
 	releaseMode()
-	s := &server{box: box, opt: opt, log: opt.Log}
+	s := &server{box: box, opt: opt, log: opt.Log, now: opt.Now}
 	if s.log == nil {
 		s.log = slog.Default()
+	}
+	if s.now == nil {
+		s.now = time.Now
 	}
 	if s.opt.Hold <= 0 {
 		s.opt.Hold = hold
@@ -112,6 +122,12 @@ func (s *server) authorize(c *gin.Context) {
 	key := c.GetHeader("X-API-Key")
 	if !strings.HasPrefix(key, "tml-") && !strings.HasPrefix(key, "eyJ") {
 		s.fail(c, errorf(http.StatusUnauthorized, "the header X-API-Key must hold a key that starts with tml-; set TINKER_API_KEY"))
+		return
+	}
+	if strings.HasPrefix(key, "eyJ") {
+		if err := s.checkToken(key); err != nil {
+			s.refuseToken(c, err)
+		}
 		return
 	}
 	if len(s.keys) == 0 {

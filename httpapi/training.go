@@ -67,10 +67,17 @@ func (s *server) forwardBackward(c *gin.Context) (any, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(req.Config)) {
 		v := req.Config[name]
+		if req.LossFn == "custom" && name == "loss_id" && v.IsText {
+			q.LossID = v.Text
+			continue
+		}
 		if v.IsText && q.Refusal == nil {
 			q.Refusal = fmt.Errorf("loss_fn_config %q is a text; %s takes numbers", name, req.LossFn)
 		}
 		q.Batch.Config[name] = v.Number
+	}
+	if req.LossFn == "custom" && q.LossID == "" && q.Refusal == nil {
+		q.Refusal = errors.New("loss_fn custom needs loss_id in loss_fn_config; create the loss with create_custom_loss")
 	}
 	for _, d := range req.Data {
 		datum := appliance.Datum{Tokens: d.Tokens, Inputs: make(map[string]appliance.Tensor, len(d.Inputs))}
