@@ -20,7 +20,7 @@ var imports = []string{"llama", "llama_tied", "llama_linear_rope", "llama_bias_h
 	"mistral", "qwen2", "smollm3", "gemma2", "gemma3_text", "olmo2", "phi3", "granite", "gpt2", "gpt_neox", "qwen3_moe", "qwen3_next", "qwen3_5_text",
 	// These are our own, in testdata/families.
 	"mistral_window40", "mistral_window32", "gemma2_uncapped", "gemma3_scaled", "olmo3", "phi3_longrope", "llama_longrope", "llama_dynamic",
-	"granite_biases", "gpt2_scaled", "gpt_neox_serial", "qwen3_moe_mixed", "mixtral", "qwen3_next_dense", "qwen3_5_moe"}
+	"granite_biases", "gpt2_scaled", "gpt_neox_serial", "qwen3_moe_mixed", "mixtral", "qwen3_next_dense", "qwen3_5_moe", "qwen2_window", "smollm3_window", "qwen3_moe_window"}
 
 // The tolerance of the import goldens.
 const (

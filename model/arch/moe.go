@@ -65,12 +65,12 @@ var moeFields = []string{"num_experts", "num_experts_per_tok", "moe_intermediate
 var qwen3MoE = family{
 	name: "qwen3_moe", architecture: "Qwen3MoeForCausalLM", eps: 1e-6, positions: 32768, theta: 10000,
 	experts:  qwenExperts,
-	consumes: append([]string{"attention_bias"}, moeFields...),
+	consumes: slices.Concat([]string{"attention_bias"}, moeFields, qwenWindows),
 	inner:    func(*hf.Config) int { return 6144 },
 	check:    checkExperts(128, 8),
 	layer: func(b *builder, i int, h ir.ID) ir.ID {
 		c, bias := b.c, or(b.c.AttentionBias, false)
-		o := attentionOptions{qkNorm: true, qkvBias: bias, outBias: bias}
+		o := attentionOptions{qkNorm: true, window: b.flaggedWindow(), qkvBias: bias, outBias: bias}
 		return b.preNorm(i, h, func(x ir.ID) ir.ID { return b.attention(i, x, o) }, func(x ir.ID) ir.ID {
 			if !sparse(c, i) {
 				return b.mlp(i, x, false)

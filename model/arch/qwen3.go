@@ -6,9 +6,10 @@ import "smolgym/model/ir"
 // feed-forward block.
 var qwen3 = family{
 	name: "qwen3", architecture: "Qwen3ForCausalLM", eps: 1e-6, positions: 32768,
-	consumes: []string{"attention_bias"},
+	layerKinds: []string{fullAttention, slidingAttention},
+	consumes:   append([]string{"attention_bias"}, qwenWindows...),
 	layer: func(b *builder, i int, h ir.ID) ir.ID {
 		bias := or(b.c.AttentionBias, false)
-		return b.preNormLayer(i, h, attentionOptions{qkNorm: true, qkvBias: bias, outBias: bias}, false)
+		return b.preNormLayer(i, h, attentionOptions{qkNorm: true, window: b.qwenWindow(i), qkvBias: bias, outBias: bias}, false)
 	},
 }

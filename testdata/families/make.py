@@ -87,6 +87,13 @@ VARIANTS = {
                                              shared_expert_intermediate_size=16, layer_types=["linear_attention", "full_attention"],
                                              rope_parameters=dict(ROPE, partial_rotary_factor=0.25, mrope_interleaved=True,
                                                                   mrope_section=[1, 1, 0])), 24, EXPERTS),
+    # Windows that a flag switches on: from a layer on, in layers without rotary embedding, in all.
+    "qwen2_window": ("qwen2", dict(BASE, use_sliding_window=True, sliding_window=9, max_window_layers=1, rope_parameters=ROPE), 24, []),
+    "smollm3_window": ("smollm3", dict(BASE, use_sliding_window=True, sliding_window=6, no_rope_layer_interval=2,
+                                       rope_parameters=ROPE), 24, []),
+    "qwen3_moe_window": ("qwen3_moe", dict(BASE, head_dim=8, use_sliding_window=True, sliding_window=7, num_experts=3, num_experts_per_tok=2,
+                                           moe_intermediate_size=12, decoder_sparse_step=2, norm_topk_prob=True,
+                                           rope_parameters=ROPE), 24, EXPERTS),
 }
 
 
