@@ -28,18 +28,21 @@ func (a *Appliance) loadBase(name string) (*base, error) {
 	if a.wanted = b; b != nil {
 		return b, nil
 	}
-	src := stored{a.db.Blobs(), m.Files}
+	src, err := a.folder(m.Files)
+	if err != nil {
+		return nil, refusal(m.Name, err)
+	}
 	x, err := examine(m.Name, src)
 	if err != nil {
 		return nil, err
 	}
 	began := a.now()
-	e, err := a.eng.LoadBase(m.Name, x.checkpoint, src, x.tokenizer)
+	e, err := a.eng.LoadBase(m.Name, x.Checkpoint, src, x.Tokenizer)
 	if err != nil {
 		return nil, err
 	}
 	a.log.Info("model loaded", "model", m.Name, "bytes", e.Info().Bytes, "seconds", a.now().Sub(began).Seconds())
-	b = &base{name: m.Name, eng: e, tok: x.tokenizer}
+	b = &base{name: m.Name, eng: e, tok: x.Tokenizer}
 	a.wanted = b
 	a.mu.Lock()
 	defer a.mu.Unlock()

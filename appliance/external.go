@@ -198,7 +198,10 @@ func (a *Appliance) exportPlan(from exported) (*export.Plan, error) {
 	for i, t := range from.tensors {
 		tensors[i] = export.Tensor{Name: t.Name, Shape: t.Shape, Open: func() (hf.ReaderAtSized, error) { return a.openTensor(t) }}
 	}
-	src := stored{a.db.Blobs(), m.Files}
+	src, err := a.folder(m.Files)
+	if err != nil {
+		return nil, exportProblem(m.Name, err)
+	}
 	if from.adapter.Full {
 		plan, err := export.Merged(src, export.Weights{Full: tensors}, export.MergedOptions{})
 		return plan, exportProblem(m.Name, err)

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"smolgym/model/arch"
+	"smolgym/model/gguf"
 	"smolgym/model/hf"
 	"smolgym/model/safetensors"
 	"smolgym/store"
@@ -98,44 +98,14 @@ func (a *Appliance) usersOf(model string) []string {
 	return names
 }
 
-// examined is what was found out about a model's files before it is listed.
-type examined struct {
-	checkpoint *hf.Checkpoint
-	tokenizer  *tokenizer.Tokenizer // nil if there is none
-	warnings   []string
-}
-
 // examine reads everything about a model but its weights' values, and refuses
 // with the complete list of what can't be taken.
-func examine(name string, src stored) (*examined, error) {
-	ck, err := hf.Describe(src)
+func examine(name string, src folder) (*Verdict, error) {
+	x, err := Examine(name, src)
 	if err != nil {
-		return nil, refusal(name, err)
+		return nil, err
 	}
-	var gaps []string
-	for _, g := range arch.Check(ck) {
-		gaps = append(gaps, fmt.Sprint(g))
-	}
-	x := &examined{checkpoint: ck, warnings: slices.Clone(ck.Warnings)}
-	text, ok, err := src.read("tokenizer.json", maxTokenizerBytes)
-	if err != nil {
-		return nil, problemOf("add model "+name, err)
-	}
-	if ok {
-		x.tokenizer, err = tokenizer.Load(text)
-		var missing *tokenizer.UnsupportedError
-		switch {
-		case errors.As(err, &missing):
-			for _, c := range missing.Components {
-				gaps = append(gaps, "tokenizer.json: "+c)
-			}
-		case err != nil:
-			gaps = append(gaps, "tokenizer.json: "+err.Error())
-		}
-	} else {
-		x.warnings = append(x.warnings, "there is no tokenizer.json: text can't be encoded and stop strings are refused")
-	}
-	if len(gaps) > 0 {
+	if gaps := x.Gaps; len(gaps) > 0 {
 		return nil, Problemf(CodeUnsupported, "model %s can't be taken: %s: %s", name, count(len(gaps), "reason"), strings.Join(gaps, "; "))
 	}
 	return x, nil
@@ -145,7 +115,8 @@ func examine(name string, src stored) (*examined, error) {
 // and tensor.
 func refusal(name string, err error) *Problem {
 	for _, known := range []error{hf.ErrMissing, hf.ErrInvalid, hf.ErrUnsupported, hf.ErrName, hf.ErrLimit,
-		safetensors.ErrHeader, safetensors.ErrTensor, safetensors.ErrDType, safetensors.ErrLimit, safetensors.ErrAbsent} {
+		safetensors.ErrHeader, safetensors.ErrTensor, safetensors.ErrDType, safetensors.ErrLimit, safetensors.ErrAbsent,
+		gguf.ErrHeader, gguf.ErrTensor, gguf.ErrUnsupported, gguf.ErrLimit, gguf.ErrAbsent, gguf.ErrKind} {
 		if errors.Is(err, known) {
 			return Problemf(CodeUnsupported, "model %s can't be taken: %v", name, err).Because(err)
 		}
@@ -154,19 +125,12 @@ func refusal(name string, err error) *Problem {
 }
 
 // modelRecord is the record of an examined model.
-func (a *Appliance) modelRecord(name string, files []store.File, x *examined) store.Model {
-	m := store.Model{Name: name, Created: a.now(), Files: files, Family: x.checkpoint.Config.ModelType,
-		Context: x.checkpoint.Config.MaxPositions, Meta: map[string]string{}}
-	types := map[string]int64{}
-	for _, t := range x.checkpoint.Tensors {
-		m.Parameters += t.Elements()
-		types[fmt.Sprint(t.DType)] += t.Elements()
-	}
-	names := slices.Sorted(maps.Keys(types))
-	slices.SortStableFunc(names, func(p, q string) int { return int(min(1, max(-1, types[q]-types[p]))) })
-	m.DType = strings.Join(names, "+")
-	if len(x.warnings) > 0 {
-		m.Meta["warnings"] = strings.Join(x.warnings, "\n")
+func (a *Appliance) modelRecord(name string, files []store.File, x *Verdict) store.Model {
+	m := store.Model{Name: name, Created: a.now(), Files: files, Family: x.Checkpoint.Config.ModelType,
+		Context: x.Checkpoint.Config.MaxPositions, Meta: map[string]string{}}
+	m.Parameters, m.DType = x.Size()
+	if len(x.Warnings) > 0 {
+		m.Meta["warnings"] = strings.Join(x.Warnings, "\n")
 	}
 	return m
 }
@@ -220,7 +184,11 @@ func (a *Appliance) tokenizerOf(name string) (*tokenizer.Tokenizer, error) {
 	if b != nil && b.tok != nil {
 		return b.tok, nil
 	}
-	text, ok, err := stored{a.db.Blobs(), m.Files}.read("tokenizer.json", maxTokenizerBytes)
+	src, err := a.folder(m.Files)
+	if err != nil {
+		return nil, refusal(m.Name, err)
+	}
+	text, ok, err := src.read("tokenizer.json", maxTokenizerBytes)
 	if err != nil {
 		return nil, problemOf("read tokenizer of "+m.Name, err)
 	}

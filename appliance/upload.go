@@ -53,11 +53,12 @@ type UploadFile struct {
 	Done bool
 }
 
-// upload is a model on its way in.
+// upload is a model, or an adapter of one, on its way in.
 type upload struct {
-	id    string
-	model string
-	files []ManifestFile
+	id      string
+	model   string // the model, or the adapter's base model
+	adapter bool
+	files   []ManifestFile
 
 	mu   sync.Mutex // guards what follows
 	used time.Time
@@ -80,7 +81,12 @@ func (a *Appliance) BeginUpload(name string, files []ManifestFile) (UploadState,
 	} else if !errors.Is(err, store.ErrNotFound) {
 		return UploadState{}, problemOf("add model", err)
 	}
-	u := &upload{id: uuid.NewString(), model: full, files: slices.Clone(files), used: a.now(), held: map[blob.Sum]blob.Info{}}
+	return a.beginUpload(full, false, files)
+}
+
+// beginUpload holds what is here already of files that were checked.
+func (a *Appliance) beginUpload(name string, adapter bool, files []ManifestFile) (UploadState, error) {
+	u := &upload{id: uuid.NewString(), model: name, adapter: adapter, files: slices.Clone(files), used: a.now(), held: map[blob.Sum]blob.Info{}}
 	for _, f := range files {
 		if _, ok := u.held[f.SHA256]; ok {
 			continue
@@ -267,22 +273,18 @@ func (a *Appliance) CommitUpload(id string) (store.Model, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.used = a.now()
-	var missing []string
-	files := make([]store.File, len(u.files))
-	for i, f := range u.files {
-		info, ok := u.held[f.SHA256]
-		switch {
-		case !ok:
-			missing = append(missing, f.Path)
-		case info.Size != f.Size:
-			return store.Model{}, Problemf(CodeUser, "upload of %s: file %q has %d bytes, announced were %d", u.model, f.Path, info.Size, f.Size)
-		}
-		files[i] = store.File{Path: f.Path, Size: f.Size, SHA256: f.SHA256, Blob: info.ID}
+	if u.adapter {
+		return store.Model{}, Problemf(CodeUser, "upload %s is of an adapter", u.id).WithHint("end it with import")
 	}
-	if len(missing) > 0 {
-		return store.Model{}, Problemf(CodeUser, "upload of %s: not all here: %s", u.model, strings.Join(missing, ", ")).WithHint("send the rest, then commit")
+	files, err := u.complete()
+	if err != nil {
+		return store.Model{}, err
 	}
-	x, err := examine(u.model, stored{a.db.Blobs(), files})
+	src, err := a.folder(files)
+	if err != nil {
+		return store.Model{}, refusal(u.model, err)
+	}
+	x, err := examine(u.model, src)
 	if err != nil {
 		return store.Model{}, err
 	}
@@ -295,6 +297,26 @@ func (a *Appliance) CommitUpload(id string) (store.Model, error) {
 	a.dropUpload(u)
 	a.log.Info("model added", "model", m.Name, "family", m.Family, "parameters", m.Parameters)
 	return m, nil
+}
+
+// complete lists the files once all of them are here. u.mu is held.
+func (u *upload) complete() ([]store.File, error) {
+	var missing []string
+	files := make([]store.File, len(u.files))
+	for i, f := range u.files {
+		info, ok := u.held[f.SHA256]
+		switch {
+		case !ok:
+			missing = append(missing, f.Path)
+		case info.Size != f.Size:
+			return nil, Problemf(CodeUser, "upload of %s: file %q has %d bytes, announced were %d", u.model, f.Path, info.Size, f.Size)
+		}
+		files[i] = store.File{Path: f.Path, Size: f.Size, SHA256: f.SHA256, Blob: info.ID}
+	}
+	if len(missing) > 0 {
+		return nil, Problemf(CodeUser, "upload of %s: not all here: %s", u.model, strings.Join(missing, ", ")).WithHint("send the rest, then commit")
+	}
+	return files, nil
 }
 
 // AbortUpload forgets an upload. Its bytes go with a later collection.

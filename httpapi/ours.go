@@ -118,6 +118,9 @@ func (s *server) ourRoutes(g *gin.RouterGroup) {
 	g.DELETE("/uploads/:id", s.json(s.abortUpload))
 	g.PUT("/uploads/:id/files/*path", s.json(s.putFile))
 	g.POST("/uploads/:id/commit", s.json(s.commitUpload))
+	s.inventoryRoutes(g)
+	s.exportRoutes(g)
+	s.importRoutes(g)
 }
 
 func (s *server) status(*gin.Context) (any, error) {
@@ -193,14 +196,22 @@ func (s *server) removeModel(c *gin.Context) (any, error) {
 }
 
 func (s *server) beginUpload(_ *gin.Context, req *UploadRequest) (any, error) {
-	files := make([]appliance.ManifestFile, len(req.Files))
-	for i, f := range req.Files {
+	files, err := manifestOf(req.Files)
+	if err != nil {
+		return nil, err
+	}
+	return uploadBody(s.box.BeginUpload(req.Name, files))
+}
+
+func manifestOf(list []File) ([]appliance.ManifestFile, error) {
+	files := make([]appliance.ManifestFile, len(list))
+	for i, f := range list {
 		var err error
 		if files[i], err = appliance.NewManifestFile(f.Path, f.Size, f.SHA256); err != nil {
 			return nil, err
 		}
 	}
-	return uploadBody(s.box.BeginUpload(req.Name, files))
+	return files, nil
 }
 
 func uploadBody(u appliance.UploadState, err error) (any, error) {
