@@ -211,7 +211,13 @@ func (a *Appliance) exportPlan(from exported) (*export.Plan, error) {
 		return nil, err
 	}
 	plan, err := export.Adapter(src, modules, export.AdapterOptions{BaseModel: m.Name})
-	return plan, exportProblem(m.Name, err)
+	if err != nil {
+		return nil, exportProblem(m.Name, err)
+	}
+	// Clients that publish an adapter write a card of their own, which names the
+	// checkpoint, if there is none.
+	plan.Files = slices.DeleteFunc(plan.Files, func(f export.File) bool { return f.Path == "README.md" })
+	return plan, nil
 }
 
 // exportProblem is an error of package export for the user.
