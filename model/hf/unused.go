@@ -83,7 +83,7 @@ var alwaysHarmless = []string{
 	"tokenizer_class", "torchscript", "transformers.js_config", "unk_token_id", "unsloth_fixed", "unsloth_version", "use_bfloat16",
 	"initializer_range", "embedding_initializer_range",
 	"gradient_checkpointing", "keys_to_ignore_at_inference", "output_attentions", "output_hidden_states", "output_router_logits",
-	"return_dict", "router_aux_loss_coef", "use_cache", "use_return_dict", "use_flash_attn", "use_flash_attention",
+	"return_dict", "router_aux_loss_coef", "use_cache", "cache_implementation", "use_return_dict", "use_flash_attn", "use_flash_attention",
 	"classifier_dropout", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
 	"bad_words_ids", "begin_suppress_tokens", "diversity_penalty", "do_sample", "early_stopping", "encoder_no_repeat_ngram_size",
 	"exponential_decay_length_penalty", "length_penalty", "max_length", "min_length", "no_repeat_ngram_size", "num_beam_groups",
@@ -112,7 +112,8 @@ var harmlessIf = map[string]func(c *Config, value json.RawMessage) bool{
 	"attention_dropout": isNumber(0), "attn_pdrop": isNumber(0), "embd_pdrop": isNumber(0), "embedding_dropout": isNumber(0),
 	"hidden_dropout": isNumber(0), "resid_pdrop": isNumber(0), "resid_dropout": isNumber(0), "dropout": isNumber(0),
 	"layerdrop": isNumber(0), "router_jitter_noise": isNumber(0), "chunk_size_feed_forward": isNumber(0),
-	"pretraining_tp":       isNumber(1),
+	"pretraining_tp": isNumber(1),
+	"full_attn_mod":  isNumber(1), "interpolate_factor": isNumber(1), "lm_head_bias": isText("false"), // in Phi files
 	"embedding_multiplier": isNumber(1), "residual_multiplier": isNumber(1), "logits_scaling": isNumber(1),
 	"pruned_heads": isText("{}"), "mlp_only_layers": isText("[]"),
 
