@@ -110,8 +110,22 @@ class Server:
 
 
 def get(future):
-    """The result of any SDK future, with a limit."""
-    return future.result(timeout=WAIT)
+    """The result of any SDK future, with a limit; older SDKs give clients at once."""
+    return future.result(timeout=WAIT) if hasattr(future, "result") else future
+
+
+def same_sdk(folder):
+    """A PYTHONPATH by which another environment's python uses the SDK that is tested here."""
+    link = Path(folder) / "sdk" / "tinker"
+    link.parent.mkdir()
+    link.symlink_to(Path(tinker.__file__).parent)
+    return str(link.parent)
+
+
+def capabilities(server):
+    """What the server offers; in older SDKs the service client says it."""
+    rest = server.rest()
+    return get(rest.get_server_capabilities()) if hasattr(rest, "get_server_capabilities") else server.client().get_server_capabilities()
 
 
 # Requests without the SDK, for what it refuses to send and to send things twice.

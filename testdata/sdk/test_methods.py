@@ -23,8 +23,8 @@ import numpy as np
 import pytest
 import tinker
 import tiny_model
-from harness import (HERE, KEY, WAIT, Wire, adam, bits, datum, forward, get, lora, probe, probe_data, prompt, sampler_of, scores,
-                     user_error, values)
+from harness import (HERE, KEY, WAIT, Wire, adam, bits, datum, forward, get, lora, probe, probe_data, prompt, same_sdk, sampler_of,
+                     scores, user_error, values)
 from tinker import types
 
 CLIENTS = ("ServiceClient", "TrainingClient", "SamplingClient", "RestClient", "AdminClient")
@@ -241,9 +241,10 @@ def test_training_saves(boss, trained, rest):
         assert abs((listed[path].expires_at - listed[path].time).total_seconds() - life) < 5
     assert listed[b].expires_at is None and listed[b].size_bytes > 0 and listed[b].public is False
     want = forward(run, [datum(tokens())])[0]
+    kind = {"kind": "inflight"} if "kind" in inspect.signature(run.save_weights_and_get_sampling_client).parameters else {}
     for path, client in ((c, get(run.create_sampling_client(c))), (d, wait(run.create_sampling_client_async(d))),
                          ("now", get(run.save_weights_and_get_sampling_client())),
-                         ("inflight", wait(run.save_weights_and_get_sampling_client_async(kind="inflight")))):
+                         ("inflight", wait(run.save_weights_and_get_sampling_client_async(**kind)))):
         assert bits(scores(client, tokens())) == bits(want), path
 
 
@@ -348,6 +349,7 @@ def elsewhere(python, what, server, called, cwd=None, **env):
                        env=dict(os.environ, TINKER_TELEMETRY="0", **env))
     assert p.returncode == 0, p.stdout + p.stderr[-4000:]
     out = json.loads(p.stdout.splitlines()[-1])
+    assert out["version"] == tinker.__version__
     called |= set(out["called"])
     return out
 
@@ -364,9 +366,9 @@ def test_tokenizers(server, called, tmp_path, folders):
     assert out["training"] == out["sampling"] == tiny_model.encode("hello")
 
 
-def test_custom_losses(server, called, torch_python):
+def test_custom_losses(server, called, torch_python, tmp_path):
     """A user's cross-entropy has the built-in one's loss and moves the weights as it does: to the bit where the SDK computes it."""
-    out = elsewhere(torch_python, "custom", server, called)
+    out = elsewhere(torch_python, "custom", server, called, PYTHONPATH=same_sdk(tmp_path))
     for name in ("plain", "plain_async", "handle", "handle_async"):
         assert abs(out[name]["loss:sum"] - out["loss"]) < LOSS, name
     assert out["plain"]["half"] == out["plain_async"]["half"] == out["plain"]["loss:sum"] / 2
@@ -497,12 +499,13 @@ def test_rest_whoami(rest):
 # AdminClient, and its methods as RestClient still has them.
 
 def test_admin(rest, admin, trained):
+    """The log's _async form runs in the SDK's own loop: 0.36 has it work in no other."""
     now = datetime.now(timezone.utc)
     since = (now - timedelta(hours=2)).replace(minute=0, second=0, microsecond=0)
     until = since + timedelta(hours=4)
     audits, bills, stores = [], [], []
     for c in (admin, rest):
-        audits += [get(c.get_audit_log("checkpoints")), wait(c.get_audit_log_async("checkpoints", day=now.date()))]
+        audits += [get(c.get_audit_log("checkpoints")), get(c.holder.run_coroutine_threadsafe(c.get_audit_log_async("checkpoints", day=now.date())))]
         bills += [get(c.get_billing_usage(since, until)), wait(c.get_billing_usage_async(since.isoformat(), until))]
         stores += [get(c.get_current_checkpoint_storage_usage("suite")), wait(c.get_current_checkpoint_storage_usage_async())]
     for out in audits:
@@ -589,7 +592,7 @@ def main(what, url, model):
     names = set()
     recording(names)
     out = {"tokenizer": tokenizer_calls, "custom": custom_calls}[what](url, model)
-    print(json.dumps(dict(out, called=sorted(names))))
+    print(json.dumps(dict(out, called=sorted(names), version=tinker.__version__)))
 
 
 if __name__ == "__main__":

@@ -3,13 +3,13 @@ import json
 
 import pytest
 import tinker
-from harness import (Wire, adam, bits, datum, forward, get, lora, pb, probe_data, prompt,
+from harness import (Wire, adam, bits, capabilities, datum, forward, get, lora, pb, probe_data, prompt,
                      raw_user_error, sampler_of, scores, sgd, train)
 from tinker import types
 
 
 def test_fr01_stock_client(server, service, model):
-    names = [m.model_name for m in get(server.rest().get_server_capabilities()).supported_models]
+    names = [m.model_name for m in capabilities(server).supported_models]
     assert model.name in names
     run = get(service.create_lora_training_client(base_model=model.name, rank=8))
     info = run.get_info()
@@ -206,7 +206,7 @@ def test_own_weights_while_training(server, service, folders, tiny):
     f = [run.forward_backward(probe_data(tiny.vocab, 8), "cross_entropy") for _ in range(5)]
     server.add_model("late", folders["tiny"])
     assert len({bits(get(x).loss_fn_outputs[0]["logprobs"].tolist()) for x in f}) == 1
-    names = [m.model_name for m in get(server.rest().get_server_capabilities()).supported_models]
+    names = [m.model_name for m in capabilities(server).supported_models]
     assert "local/late" in names
     tokens = tiny.encode("late")
     late = get(service.create_sampling_client(base_model="local/late"))
