@@ -46,6 +46,7 @@ interrupted. Everything a user could lose is in one file, DATA/smolgym.db.`,
 	fl.StringVar(&f.memory, "memory", "", "device memory to use, such as 8GiB (default: what is free)")
 	fl.IntVar(&f.opt.Threads, "threads", 0, "CPU threads (0: all processors; never changes a result)")
 	fl.StringVar(&f.opt.Level, "cpu-level", "auto", "auto, avx512, avx2 or portable (never changes a result)")
+	fl.BoolVar(&f.opt.ParallelChunks, "parallel-chunks", false, "let clients send the parts of one batch at once; a part waits 10 s for those before it")
 	fl.StringVar(&f.tlsCert, "tls-cert", "", "certificate file, to serve https")
 	fl.StringVar(&f.tlsKey, "tls-key", "", "key file of the certificate")
 	return cmd
