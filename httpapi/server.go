@@ -73,6 +73,11 @@ func New(box *appliance.Appliance, opt Options) http.Handler {
 	for _, k := range opt.Keys {
 		s.keys = append(s.keys, sha256.Sum256([]byte(k)))
 	}
+	return trimSlash(s.router())
+}
+
+// router has all routes.
+func (s *server) router() *gin.Engine {
 	r := gin.New()
 	r.RedirectTrailingSlash = false // a redirect would lose the body; see trimSlash
 	r.RedirectFixedPath = false
@@ -87,7 +92,7 @@ func New(box *appliance.Appliance, opt Options) http.Handler {
 	r.GET("/healthz", s.json(s.health))
 	s.wireRoutes(r.Group("/api/v1"))
 	s.ourRoutes(r.Group("/smolgym/v1", s.authorize))
-	return trimSlash(r)
+	return r
 }
 
 // trimSlash answers /a/b/ as /a/b.
