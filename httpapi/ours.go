@@ -121,6 +121,7 @@ func (s *server) ourRoutes(g *gin.RouterGroup) {
 	s.inventoryRoutes(g)
 	s.exportRoutes(g)
 	s.importRoutes(g)
+	s.modelRoutes(g)
 }
 
 func (s *server) status(*gin.Context) (any, error) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -47,25 +48,37 @@ func modelPath(name string) string {
 
 func (c *client) get(path string) ([]byte, error) { return c.call(http.MethodGet, path, nil, nil) }
 
-// call sends one request; body may be nil. Answers other than 2xx become
-// errors with the exit code of their kind.
+// call sends one request and reads the whole answer; body may be nil.
 func (c *client) call(method, path string, body io.Reader, header http.Header) ([]byte, error) {
-	req, err := http.NewRequest(method, c.base()+path, body)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+	defer cancel()
+	resp, err := c.open(ctx, method, path, body, header)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("read the answer of %s %s: %w", method, path, err)
+	}
+	return data, nil
+}
+
+// open sends one request; the caller closes the answer's body. Answers other than
+// 2xx become errors with the exit code of their kind.
+func (c *client) open(ctx context.Context, method, path string, body io.Reader, header http.Header) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.base()+path, body)
 	if err != nil {
 		return nil, usagef("server address %q: %w", c.base(), err)
 	}
 	for k, v := range header {
 		req.Header[k] = v
 	}
-	key := os.Getenv("TINKER_API_KEY")
-	if key == "" {
-		key = "tml-local"
-	}
-	req.Header.Set("X-API-Key", key)
+	req.Header.Set("X-API-Key", apiKey())
 	if sized, ok := body.(interface{ Size() int64 }); ok {
 		req.ContentLength = sized.Size()
 	}
-	resp, err := (&http.Client{Timeout: time.Hour}).Do(req)
+	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		var u *url.Error
 		if errors.As(err, &u) {
@@ -73,15 +86,23 @@ func (c *client) call(method, path string, body io.Reader, header http.Header) (
 		}
 		return nil, &exitError{code: exitUnreachable, hint: "start one with: smolgym serve", err: fmt.Errorf("no server at %s: %w", c.base(), err)}
 	}
+	if resp.StatusCode/100 == 2 {
+		return resp, nil
+	}
 	defer resp.Body.Close()
-	data, err := io.ReadAll(resp.Body)
+	data, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
 		return nil, fmt.Errorf("read the answer of %s %s: %w", method, path, err)
 	}
-	if resp.StatusCode/100 == 2 {
-		return data, nil
-	}
 	return nil, c.refusal(resp.StatusCode, data)
+}
+
+// apiKey is the key to send; on a box without keys any will do.
+func apiKey() string {
+	if key := os.Getenv("TINKER_API_KEY"); key != "" {
+		return key
+	}
+	return "tml-local"
 }
 
 func (c *client) refusal(status int, data []byte) error {

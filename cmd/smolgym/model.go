@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -17,7 +18,7 @@ func newModel() *cobra.Command {
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newModelAdd(), newModelList(), newModelShow(), newModelRemove())
+	cmd.AddCommand(newModelAdd(), newModelCheck(), newModelList(), newModelShow(), newModelRemove())
 	return cmd
 }
 
@@ -65,27 +66,71 @@ func newModelList() *cobra.Command {
 
 func newModelShow() *cobra.Command {
 	var c client
+	var graph, verbose bool
 	cmd := &cobra.Command{
-		Use: "show NAME", Short: "what is known of one model", Example: "smolgym model show me/mymodel", Args: exactArgs("NAME"),
+		Use: "show NAME", Short: "what is known of one model, or the graph that it computes", Args: exactArgs("NAME"),
+		Example: "smolgym model show me/mymodel\nsmolgym model show me/mymodel --graph",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if graph {
+				return c.showGraph(cmd, args[0], verbose)
+			}
 			var m httpapi.Model
 			if done, err := c.fetch(cmd, modelPath(args[0]), &m); done || err != nil {
 				return err
 			}
-			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			fmt.Fprintf(w, "name\t%s\nfamily\t%s\nparameters\t%d\ndtype\t%s\ncontext\t%d tokens\nsize\t%s\nadded\t%s\n",
-				m.Name, m.Family, m.Parameters, m.DType, m.Context, size(m.SizeBytes), m.Created.Local().Format("2006-01-02 15:04"))
+			t := newTable(cmd.OutOrStdout())
+			t.row("name", m.Name)
+			for _, a := range m.Aliases {
+				t.row("alias", a)
+			}
+			t.row("family", m.Family)
+			t.row("parameters", m.Parameters)
+			t.row("dtype", m.DType)
+			t.row("context", fmt.Sprintf("%d tokens", m.Context))
+			t.row("size", size(m.SizeBytes))
+			t.row("added", when(&m.Created))
 			for _, s := range m.Warnings {
-				fmt.Fprintf(w, "warning\t%s\n", s)
+				t.row("warning", s)
 			}
 			for _, f := range m.Files {
-				fmt.Fprintf(w, "file\t%s\t%s\tsha256 %s\n", f.Path, size(f.Size), f.SHA256)
+				t.row("file", f.Path, size(f.Size), "sha256 "+f.SHA256)
 			}
-			return w.Flush()
+			return t.flush()
 		},
 	}
 	c.jsonFlag(cmd)
+	cmd.Flags().BoolVar(&graph, "graph", false, "print the graph that training runs, one line a value or node")
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "with --graph: also the graph that sampling runs")
 	return cmd
+}
+
+// showGraph prints a model's graphs.
+func (c *client) showGraph(cmd *cobra.Command, name string, both bool) error {
+	route := "/smolgym/v1/graphs/" + strings.TrimPrefix(modelPath(name), "/smolgym/v1/models/")
+	modes := []string{"train"}
+	if both {
+		modes = append(modes, "decode")
+	}
+	texts := map[string]string{}
+	for _, mode := range modes {
+		text, err := c.get(route + "?mode=" + mode)
+		if err != nil {
+			return err
+		}
+		texts[mode] = string(text)
+	}
+	if c.asJSON {
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(texts)
+	}
+	for _, mode := range modes {
+		if both {
+			fmt.Fprintf(cmd.OutOrStdout(), "# %s\n", mode)
+		}
+		if _, err := fmt.Fprint(cmd.OutOrStdout(), texts[mode]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func newModelRemove() *cobra.Command {
@@ -96,11 +141,10 @@ func newModelRemove() *cobra.Command {
 			if _, err := c.call("DELETE", modelPath(args[0]), nil, nil); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "removed %s\n", args[0])
-			return err
+			return c.say(cmd, map[string]string{"removed": args[0]}, "removed %s\n", args[0])
 		},
 	}
-	c.flags(cmd)
+	c.jsonFlag(cmd)
 	return cmd
 }
 

@@ -24,22 +24,26 @@ import (
 
 func newModelAdd() *cobra.Command {
 	var c client
+	var as string
 	cmd := &cobra.Command{
 		Use:   "add NAME DIR|FILE",
-		Short: "bring a Hugging Face folder or a safetensors file onto the server",
+		Short: "bring a Hugging Face folder, a safetensors or a GGUF file onto the server",
 		Long: `Copies the files of a model to the server, which keeps them byte for byte and
 offers the model under NAME at once, while training goes on. NAME is org/name,
 or org/name:variant for one's own version of a known model; a bare name becomes
-local/name. A FILE is one .safetensors file with its config.json beside it.
+local/name. A FILE is one .safetensors file with its config.json beside it, or one
+.gguf file, whose tokenizer comes with it. With --as the model also answers to
+another name, such as that of the published model it is.
 
 An upload that was cut goes on where it stopped when the command is run again.`,
-		Example: "smolgym model add me/mymodel ./folder\nsmolgym model add Qwen/Qwen3-0.6B:mine ./folder",
+		Example: "smolgym model add me/mymodel ./folder\nsmolgym model add Qwen/Qwen3-0.6B:mine ./folder\nsmolgym model add small ./model.gguf --as org/well-known",
 		Args:    exactArgs("NAME", "DIR or FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.add(cmd, args[0], args[1])
+			return c.add(cmd, args[0], args[1], as)
 		},
 	}
 	c.jsonFlag(cmd)
+	cmd.Flags().StringVar(&as, "as", "", "another name that the model answers to")
 	return cmd
 }
 
@@ -56,8 +60,12 @@ func modelFiles(path string) (root string, names []string, err error) {
 	root = path
 	only := ""
 	if !info.IsDir() {
-		if filepath.Ext(path) != ".safetensors" {
-			return "", nil, usagef("add model: %q is neither a folder nor a .safetensors file", path)
+		switch filepath.Ext(path) {
+		case ".gguf":
+			return filepath.Dir(path), []string{filepath.Base(path)}, nil
+		case ".safetensors":
+		default:
+			return "", nil, usagef("add model: %q is neither a folder nor a .safetensors or .gguf file", path)
 		}
 		root, only = filepath.Dir(path), filepath.Base(path)
 	}
@@ -83,7 +91,7 @@ func modelFiles(path string) (root string, names []string, err error) {
 	return root, names, nil
 }
 
-func (c *client) add(cmd *cobra.Command, name, path string) error {
+func (c *client) add(cmd *cobra.Command, name, path, as string) error {
 	root, names, err := modelFiles(path)
 	if err != nil {
 		return err
@@ -116,6 +124,11 @@ func (c *client) add(cmd *cobra.Command, name, path string) error {
 	var m httpapi.Model
 	if err := c.post("/smolgym/v1/uploads/"+up.ID+"/commit", nil, &m); err != nil {
 		return err
+	}
+	if as != "" {
+		if err := c.exchange(http.MethodPost, "/smolgym/v1/aliases", httpapi.AliasRequest{Model: m.Name, Alias: as}, &m); err != nil {
+			return fmt.Errorf("the model was added as %s, without the alias: %w", m.Name, err)
+		}
 	}
 	for _, w := range m.Warnings {
 		fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
