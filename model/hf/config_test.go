@@ -412,6 +412,7 @@ func TestGenerationConfig(t *testing.T) {
 
 func FuzzConfig(f *testing.F) {
 	f.Add([]byte(base))
+	f.Add([]byte(`{"model_type":"gemma3","tie_word_embeddings":true,"text_config":{"model_type":"gemma3_text","hidden_size":8,"num_hidden_layers":1}}`))
 	own, _ := filepath.Glob("testdata/configs/*/*.json")
 	for _, path := range own {
 		text, err := os.ReadFile(path)
