@@ -349,7 +349,7 @@ def elsewhere(python, what, server, called, cwd=None, **env):
                        env=dict(os.environ, TINKER_TELEMETRY="0", **env))
     assert p.returncode == 0, p.stdout + p.stderr[-4000:]
     out = json.loads(p.stdout.splitlines()[-1])
-    assert out["version"] == tinker.__version__
+    assert out["sdk"] == os.path.realpath(tinker.__file__) or "PYTHONPATH" not in env
     called |= set(out["called"])
     return out
 
@@ -592,7 +592,7 @@ def main(what, url, model):
     names = set()
     recording(names)
     out = {"tokenizer": tokenizer_calls, "custom": custom_calls}[what](url, model)
-    print(json.dumps(dict(out, called=sorted(names), version=tinker.__version__)))
+    print(json.dumps(dict(out, called=sorted(names), sdk=os.path.realpath(tinker.__file__))))
 
 
 if __name__ == "__main__":
