@@ -34,10 +34,22 @@ type candidate struct {
 // padded vocabulary beyond it are never drawn. Order of filters: temperature,
 // top_k, top_p. Temperature 0 is the largest logit, the lowest id on a tie.
 func choose(logits []float32, n int, p SampleParams, u float64) int32 {
+	list, total := candidates(logits, n, p)
+	at := u * total
+	for _, c := range list {
+		if at -= c.p; at < 0 {
+			return c.id
+		}
+	}
+	return list[len(list)-1].id
+}
+
+// candidates are the tokens that may be drawn, with the sum of their weights.
+func candidates(logits []float32, n int, p SampleParams) ([]candidate, float64) {
 	logits = logits[:n]
 	best := argmax(logits)
 	if p.Temperature == 0 || p.TopK == 1 {
-		return best
+		return []candidate{{best, 1}}, 1
 	}
 	top := float64(logits[best])
 	list := make([]candidate, 0, n)
@@ -50,14 +62,36 @@ func choose(logits []float32, n int, p SampleParams, u float64) int32 {
 		}
 	}
 	list, total = topK(list, total, p.TopK)
-	list, total = topP(list, total, p.TopP)
-	at := u * total
-	for _, c := range list {
-		if at -= c.p; at < 0 {
-			return c.id
-		}
+	return topP(list, total, p.TopP)
+}
+
+// draws is a distribution to draw from many times.
+type draws struct {
+	list    []candidate
+	reached []float64 // sums of the weights up to each
+}
+
+func newDraws(logits []float32, n int, p SampleParams) draws {
+	list, _ := candidates(logits, n, p)
+	d := draws{list, make([]float64, len(list))}
+	total := 0.0
+	for i, c := range list {
+		total += c.p
+		d.reached[i] = total
 	}
-	return list[len(list)-1].id
+	return d
+}
+
+// draw takes the token at share u of the distribution.
+func (d draws) draw(u float64) int32 {
+	last := len(d.list) - 1
+	i, _ := slices.BinarySearchFunc(d.reached[:last], u*d.reached[last], func(reached, at float64) int {
+		if reached <= at {
+			return -1
+		}
+		return 1
+	})
+	return d.list[i].id
 }
 
 func argmax(logits []float32) int32 {

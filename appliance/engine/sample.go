@@ -194,9 +194,13 @@ func (j *job) score(at int, logits []float32, lse float32) {
 			}
 		}
 	}
+	if j.AltTokens == 0 {
+		return
+	}
+	d := newDraws(logits, j.weights.b.drawable(), j.Params)
 	for i := range j.AltTokens {
 		// Streams beyond the samples' own, so that no draw is made twice.
-		id := choose(logits, j.weights.b.drawable(), j.Params, uniform(j.Params.Seed, -1-i, at))
+		id := d.draw(uniform(j.Params.Seed, -1-i, at))
 		r.AltTokens[at*j.AltTokens+i] = id
 		r.AltLogprobs[at*j.AltTokens+i] = logits[id] - lse
 	}
