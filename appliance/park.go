@@ -122,5 +122,23 @@ func (o *order) giveUp(through int64) {
 	}
 }
 
+// SkipNumber notes that a request of a run was refused before it got a turn: its
+// number never comes. One that came already, or is unknown, changes nothing.
+func (a *Appliance) SkipNumber(runID string, seq int64) {
+	a.mu.Lock()
+	r := a.runs[runID]
+	a.mu.Unlock()
+	if r == nil {
+		return
+	}
+	o := r.order
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, ok := o.seen[seq]; !ok && seq > o.gaps.through {
+		o.gaps.account(seq)
+		o.goOn()
+	}
+}
+
 // ParallelChunks says whether the parts of a batch may arrive in any order.
 func (a *Appliance) ParallelChunks() bool { return a.opt.ParallelChunks }

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"net"
+	"net/http"
 
 	"github.com/gin-gonic/gin"
 
@@ -18,6 +19,23 @@ func (s *server) clientConfig(c *gin.Context, _ *wire.ConfigRequest) (any, error
 	return wire.ConfigResponse{PJWTAuthEnabled: &token, CustomLossServerSide: &custom,
 		ParallelFwdbwdChunks: &parallel, ProtoCompressFwdbwd: &compress,
 		SampleUseRetrieveFutures: &on, SampleJoinSamplingSession: &on}, nil
+}
+
+// usedUp notes that a training request that is refused for good has used its
+// number up, so that those after it don't wait for it; err is returned.
+func (s *server) usedUp(body []byte, err error) error {
+	if err == nil || !s.box.ParallelChunks() {
+		return err
+	}
+	var head struct {
+		ModelID string `json:"model_id" wire:"required"`
+		SeqID   int64  `json:"seq_id" wire:"required"`
+	}
+	status, _ := statusOf(err)
+	if status == http.StatusBadRequest && wire.DecodeJSON(body, &head) == nil {
+		s.box.SkipNumber(head.ModelID, head.SeqID)
+	}
+	return err
 }
 
 // local says whether a peer is on this machine.

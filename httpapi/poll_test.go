@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"smolgym/appliance"
 	"smolgym/httpapi/wire"
 )
 
@@ -204,6 +205,34 @@ func TestSamplingRoutes(t *testing.T) {
 	// A number that this or an earlier process may have accepted.
 	if w := r.do("POST", "/api/v1/retrieve_future", object{"request_id": sampler + ":17"}); w.Code != 410 {
 		t.Errorf("a lost sample: %d %s", w.Code, w.Body)
+	}
+}
+
+// With parts in any order, a request that is refused at once keeps no other waiting.
+func TestRefusedNumbers(t *testing.T) {
+	r := newRigWith(t, Options{}, appliance.Options{ParallelChunks: true, ParkFor: time.Hour})
+	r.upload("tiny")
+	var config wire.ConfigResponse
+	r.must("POST", "/api/v1/client/config", object{}, &config)
+	if config.ParallelFwdbwdChunks == nil || !*config.ParallelFwdbwdChunks {
+		t.Errorf("config %+v", config)
+	}
+	run := r.lora(r.session(), 0)
+	var f wire.FutureResponse
+	r.must("POST", "/api/v1/forward_backward", batch(t, run, 3, nil), &f, asProtobuf...)
+	for seq, body := range map[int]object{1: {"path": "a/b"}, 2: {"path": "x", "ttl_seconds": "long"}} {
+		body["model_id"], body["seq_id"] = run, seq
+		if w := r.do("POST", "/api/v1/save_weights", body); w.Code == http.StatusOK {
+			var refused wire.FutureResponse
+			if err := json.Unmarshal(w.Body.Bytes(), &refused); err != nil || !strings.Contains(r.poll(refused.RequestID).Body.String(), "error") {
+				t.Errorf("%v went well: %s", body, w.Body)
+			}
+		} else if w.Code != http.StatusBadRequest {
+			t.Errorf("%v: %d %s", body, w.Code, w.Body)
+		}
+	}
+	if w := r.poll(f.RequestID); w.Header().Get("Content-Type") != protobuf {
+		t.Errorf("after the refused ones: %d %s", w.Code, w.Body)
 	}
 }
 

@@ -169,9 +169,10 @@ func post[T any](s *server, limit int64, h func(c *gin.Context, req *T) (any, er
 		}
 		req := new(T)
 		if err := wire.DecodeJSON(body, req); err != nil {
-			return nil, err
+			return nil, s.usedUp(body, err)
 		}
-		return h(c, req)
+		out, err := h(c, req)
+		return out, s.usedUp(body, err)
 	})
 }
 

@@ -34,8 +34,15 @@ type rig struct {
 
 func newRig(t *testing.T, opt Options) *rig {
 	t.Helper()
+	return newRigWith(t, opt, appliance.Options{})
+}
+
+// newRigWith is newRig with options of the appliance; those of newRig win.
+func newRigWith(t *testing.T, opt Options, own appliance.Options) *rig {
+	t.Helper()
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	box, err := appliance.Open(appliance.Options{Data: t.TempDir(), Device: "reference", Context: 32, Log: log})
+	own.Data, own.Device, own.Context, own.Log = t.TempDir(), "reference", 32, log
+	box, err := appliance.Open(own)
 	if err != nil {
 		t.Fatal(err)
 	}
