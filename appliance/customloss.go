@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 
 	"smolgym/appliance/engine"
@@ -169,7 +168,7 @@ func (a *Appliance) customForwardBackward(r *run, t *engine.Trainer, loss *custo
 	metrics := make([]map[string]float64, len(req.Data))
 	total := 0.0
 	for i, d := range req.Data {
-		res, err := loss.Run(customloss.Tensor{Shape: out.Shapes[i], Float32: out.Logprobs[i]}, lossInputs(d))
+		res, err := loss.Run(customloss.Tensor{Shape: out.Shapes[i], Float32: out.Logprobs[i]}, lossInputs(loss, d))
 		if err != nil {
 			return nil, Problemf(CodeUser, "forward_backward: datum %d: %v", i, err).Because(err)
 		}
@@ -204,16 +203,23 @@ func (a *Appliance) customForwardBackward(r *run, t *engine.Trainer, loss *custo
 	return result, nil
 }
 
-// lossInputs are a datum's inputs in the words of package customloss.
-func lossInputs(d Datum) map[string]customloss.Tensor {
-	in := make(map[string]customloss.Tensor, len(d.Inputs))
-	for _, name := range slices.Sorted(maps.Keys(d.Inputs)) {
-		t := d.Inputs[name]
-		shape := t.Shape
-		if len(shape) == 0 {
-			shape = []int{max(len(t.F32), len(t.I64))}
+// lossInputs are what a loss reads of a datum. The wire doesn't tell a scalar from a
+// row of one value, so a single value is a scalar where the loss wants one.
+func lossInputs(loss *customloss.Loss, d Datum) map[string]customloss.Tensor {
+	in := map[string]customloss.Tensor{}
+	for _, want := range loss.Inputs() {
+		t, ok := d.Inputs[want.Name]
+		if !ok {
+			continue // the loss says what is missing
 		}
-		in[name] = customloss.Tensor{Shape: shape, Float32: t.F32, Int64: t.I64}
+		shape, n := t.Shape, max(len(t.F32), len(t.I64))
+		switch {
+		case want.Rank == 0 && n == 1:
+			shape = nil
+		case len(shape) == 0:
+			shape = []int{n}
+		}
+		in[want.Name] = customloss.Tensor{Shape: shape, Float32: t.F32, Int64: t.I64}
 	}
 	return in
 }

@@ -96,7 +96,7 @@ def test_client_config_and_heartbeat(server):
     wire = Wire(server.url)
     status, config = wire.post("client/config", sdk_version="0.38.0")
     assert status == 200 and config.get("parallel_fwdbwd_chunks") is False
-    assert not config.get("pjwt_auth_enabled") and not config.get("custom_loss_server_side")
+    assert config["pjwt_auth_enabled"] is True and config["custom_loss_server_side"] is True
     session = wire.session()
     assert "/" not in session
     assert wire.post("session_heartbeat", session_id=session, type="session_heartbeat")[0] == 200
