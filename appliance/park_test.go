@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"smolgym/store/blob"
 )
 
 // parts cuts a lesson of three data into three batches.
@@ -74,6 +76,36 @@ func TestPartsInAnyOrder(t *testing.T) {
 		if !maps.Equal(state(t, a, run, 5, "x"), want) {
 			t.Errorf("arrival %v: other weights than those of one request", arrival)
 		}
+	}
+}
+
+// FR-03: a last part with only zero weights leaves the gradients of the others.
+func TestPartWithoutWeight(t *testing.T) {
+	_, each := parts()
+	a, session := ready(t, Options{ParallelChunks: true})
+	zero := each[2]
+	d := zero.Data[0]
+	d.Inputs = maps.Clone(d.Inputs)
+	w := d.Inputs["weights"]
+	d.Inputs["weights"] = Tensor{Shape: w.Shape, F32: make([]float32, len(w.F32))}
+	zero.Data = []Datum{d}
+	var ends []map[string]blob.ID
+	for n, batches := range [][]Batch{each[:2], {each[0], each[1], zero}, {zero, zero}} {
+		ticket, err := a.CreateModel(lora(session, int64(n)))
+		run := result[CreateModelResult](t, a, ticket, err).ModelID
+		for i, b := range batches {
+			ticket, err := a.ForwardBackward(ForwardBackwardRequest{RunID: run, Seq: int64(i + 1), Batch: b})
+			result[ForwardBackwardResult](t, a, ticket, err)
+		}
+		ticket, err = a.OptimStep(OptimStepRequest{RunID: run, Seq: int64(len(batches) + 1), Adam: adam})
+		result[OptimResult](t, a, ticket, err)
+		ends = append(ends, state(t, a, run, int64(len(batches)+2), "x"))
+	}
+	if !maps.Equal(ends[0], ends[1]) {
+		t.Error("a part without weights changed the step")
+	}
+	if maps.Equal(ends[0], ends[2]) {
+		t.Error("a step without gradients equals one with: the comparison is blind")
 	}
 }
 

@@ -22,7 +22,7 @@ var wirePage = []struct {
 	{"Connection", "", [][3]string{
 		{"GET /healthz", "`status`, version, device, precision; the same at the root; no key needed", ""},
 		{"GET /get_server_capabilities", "every model on the box with its context, trainable and sampleable", ""},
-		{"POST /client/config", "settings that make a client send the parts of a batch in order, wait with one poll per sampler, join samplers, exchange its key for a token and send traced losses here", ""},
+		{"POST /client/config", "settings that make a client send the parts of a batch in order (at once with `serve --parallel-chunks`: a part then waits up to 10 s for the numbers before it, and fails if one doesn't come), compress batches unless they are on this machine, wait with one poll per sampler, join samplers, exchange its key for a token and send traced losses here", ""},
 		{"POST /client/dynamic_config", "cancelling on", ""},
 		{"POST /auth/token", "a token (HS256, 12 hours) for the key in `X-API-Key`; it says who asks: `tml:user:local` of `local`. A token that has expired or whose key is gone is a 401 with `error=\"invalid_token\"`, and clients fetch another. Off with `Options.PlainKeys`: then `whoami` fails in the client", "a token instead of a key"},
 		{"GET /auth/apikey/me", "the owner, for `tinker auth login`", ""},
@@ -53,14 +53,14 @@ var wirePage = []struct {
 		{"POST /copy_weights", "the copy's path: a new run, which can't be trained, shares the bytes", ""},
 		{"POST /unload_model", "f→ ends a run; older clients send it", ""},
 		{"POST /retrieve_future", "the result, or 408 after 30 seconds", ""},
-		{"POST /retrieve_futures", "what has finished for one sampler and its clone, since a cursor", ""},
-		{"POST /cancel_future", "accepted, whatever it names", ""},
+		{"POST /retrieve_futures", "what has finished or failed for one sampler and clone since a cursor that rises, also over a restart; held up to 30 s, not at all with `timeout` 0. `prev_cursor` acknowledges, `retrieved_request_ids` frees results. After a restart it also names what was open before: fetching that is a 410, and clients ask again", "a sampler that never was (404) or whose weights are gone for good (410)"},
+		{"POST /cancel_future", "a sample that waits or is being decoded ends as a failure and gives its memory back; anything else is accepted and left alone", ""},
 	}},
 	{"Sampling", "", [][3]string{
 		{"POST /create_sampling_session", "a sampler of a model or of a checkpoint", "exports; models and checkpoints that aren't there"},
-		{"POST /join_sampling_session", "a number for a client that got the sampler from another process", ""},
+		{"POST /join_sampling_session", "a number for a client that got the sampler from another process, never given twice, also not after a restart", ""},
 		{"GET /samplers/:id", "its model and checkpoint", ""},
-		{"POST /asample", "f→ samples with their log-probabilities, those of the prompt and the best tokens when asked; 429 when too many wait", "images, audio; a prompt longer than the context"},
+		{"POST /asample", "f→ samples with their log-probabilities, those of the prompt (the last n from the prefix cache), of given targets (dense or CSR, answered alike) and the best tokens when asked, and draws at every prompt position. 429 while 20,000 requests are open or their prompts have 67 million tokens (256 MiB)", "images, audio; a prompt longer than the context; more than 256 best tokens or draws a position; more than 4,194,304 target cells or draws a prompt"},
 	}},
 	{"Records", "One owner sees everything: access scopes are accepted and the same.", [][3]string{
 		{"GET /training_runs", "newest first, by project when asked. A run that was only made to export a checkpoint is left out, and deleted when its export is gone", ""},
