@@ -25,12 +25,14 @@ import (
 // boxes are what the scenarios run on; appliance_test.go adds the real one.
 var boxes = map[string]func(t *testing.T) Box{"memory": func(*testing.T) Box { return newMemory() }}
 
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
 func onEveryBox(t *testing.T, opt Options, scenario func(r *rig)) {
 	for _, name := range slices.Sorted(maps.Keys(boxes)) {
 		t.Run(name, func(t *testing.T) {
 			box := boxes[name](t)
 			opt := opt
-			opt.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+			opt.Log = quiet
 			h := New(box, opt)
 			t.Cleanup(func() {
 				if err := h.Close(); err != nil {

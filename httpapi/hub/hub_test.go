@@ -273,7 +273,7 @@ func TestTokens(t *testing.T) {
 
 func TestVariants(t *testing.T) {
 	box := newMemory()
-	r := &rig{t, New(box, Options{}), box}
+	r := &rig{t, New(box, Options{Log: quiet}), box}
 	raw := noise(9, 4096)
 	var files []appliance.ManifestFile
 	for path, b := range map[string][]byte{"config.json": []byte("{}"), "tokenizer.json": []byte("{} "), "model.safetensors": raw} {
@@ -341,7 +341,7 @@ func TestUpstream(t *testing.T) {
 	defer up.Close()
 	now := time.Unix(2e9, 0)
 	box := newMemory()
-	r := &rig{t, New(box, Options{Upstream: up.URL, Now: func() time.Time { return now }}), box}
+	r := &rig{t, New(box, Options{Log: quiet, Upstream: up.URL, Now: func() time.Time { return now }}), box}
 	for path, want := range map[string]map[string]string{
 		"/far/a/resolve/main/small":       {"ETag": `"e"`, "Content-Length": "12", "X-Repo-Commit": strings.Repeat("a", 40)},
 		"/far/renamed/resolve/main/small": {"ETag": `"e"`, "Content-Length": "12", "X-Repo-Commit": strings.Repeat("a", 40)},
@@ -457,7 +457,7 @@ func exported(adapter bool) map[string][]byte {
 // TestExports: a checkpoint's two forms, made on the fly, ranges too.
 func TestExports(t *testing.T) {
 	box, e := newMemory(), &exports{}
-	r := &rig{t, New(box, Options{Export: e}), box}
+	r := &rig{t, New(box, Options{Export: e, Log: quiet}), box}
 	repo := "runs/s.0.w.final"
 	for rev, adapter := range map[string]bool{"main": false, "adapter": true} {
 		var m modelInfo
@@ -519,7 +519,7 @@ func TestHostileNames(t *testing.T) {
 // TestModel: an upload that has everything is a model, one that lacks something says what.
 func TestModel(t *testing.T) {
 	box := newMemory()
-	r := &rig{t, New(box, Options{}), box}
+	r := &rig{t, New(box, Options{Log: quiet}), box}
 	r.create("me/m")
 	index := []byte(`{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}`)
 	r.put("me/m", map[string][]byte{"config.json": []byte("{}"), "model.safetensors.index.json": index})
