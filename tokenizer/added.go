@@ -97,9 +97,14 @@ func (t *tokenTrie) find(s string, from int) (token int32, start, end int) {
 	return -1, 0, 0
 }
 
+// acceptor says whether an added token's text at [start,end) counts as the token.
+type acceptor func(token *addedToken, start, end int) bool
+
+func ordinary(token *addedToken, _, _ int) bool { return !token.special }
+
 // scan cuts s at the added tokens and calls emit for each part in order: with a token's id, or with id -1 for a
-// part that isn't a token. ordinary says that special tokens don't count.
-func (t *tokenTrie) scan(s string, added []addedToken, ordinary bool, emit func(id int32, start, end int)) {
+// part that isn't a token. Tokens that accept refuses don't count; nil accepts all.
+func (t *tokenTrie) scan(s string, added []addedToken, accept acceptor, emit func(id int32, start, end int)) {
 	done := 0
 	for from := 0; ; {
 		index, start, end := t.find(s, from)
@@ -108,7 +113,7 @@ func (t *tokenTrie) scan(s string, added []addedToken, ordinary bool, emit func(
 		}
 		from = end
 		token := &added[index]
-		if ordinary && token.special {
+		if accept != nil && !accept(token, start, end) {
 			continue
 		}
 		if token.singleWord && (endsWithWord(s[:start]) || startsWithWord(s[end:])) {

@@ -37,29 +37,38 @@ type piece struct {
 // Encode gives the ids of text. special adds what the post-processor puts around it (begin and end of text).
 // Text of added tokens, special ones too, is recognised in either case. Invalid UTF-8 counts as U+FFFD.
 func (t *Tokenizer) Encode(text string, special bool) []int32 {
-	return t.encode(text, special, false)
+	return t.encode(text, special, nil)
 }
 
 // EncodeOrdinary gives the ids of text in which special tokens count as ordinary text: what a user's message needs
 // that must not be able to spell a control token. Added tokens that aren't special are recognised. Nothing is put
 // around.
-func (t *Tokenizer) EncodeOrdinary(text string) []int32 { return t.encode(text, false, true) }
+func (t *Tokenizer) EncodeOrdinary(text string) []int32 { return t.encode(text, false, ordinary) }
 
-// encode is Encode; ordinary says that special tokens in the text don't count.
-func (t *Tokenizer) encode(text string, special, ordinary bool) []int32 {
+// EncodeFunc gives the ids of text in which the text of a special token at bytes [start,end) counts as that token only
+// if accept says so: what a rendered conversation needs, whose template may spell control tokens and whose messages may
+// not. Added tokens that aren't special are recognised. Nothing is put around. Offsets are those of text, in which
+// invalid UTF-8 counts as U+FFFD: give it valid text. A token that only appears once the text is normalised, and stands
+// nowhere in text itself, never counts.
+func (t *Tokenizer) EncodeFunc(text string, accept func(start, end int) bool) []int32 {
+	return t.encode(text, false, func(token *addedToken, start, end int) bool { return !token.special || accept(start, end) })
+}
+
+// encode is Encode with a choice of the added tokens that count.
+func (t *Tokenizer) encode(text string, special bool, accept acceptor) []int32 {
 	text = foldInvalid(text)
 	ids := make([]int32, 0, len(text)/3+len(t.prefix)+len(t.suffix)+1)
 	if special {
 		ids = append(ids, t.prefix...)
 	}
 	if t.raw == nil {
-		ids = t.encodeSection(text, true, ordinary, ids)
+		ids = t.encodeSection(text, 0, accept, ids)
 	} else {
-		t.raw.scan(text, t.added, ordinary, func(id int32, start, end int) {
+		t.raw.scan(text, t.added, accept, func(id int32, start, end int) {
 			if id >= 0 {
 				ids = append(ids, id)
 			} else {
-				ids = t.encodeSection(text[start:end], start == 0, ordinary, ids)
+				ids = t.encodeSection(text[start:end], start, accept, ids)
 			}
 		})
 	}
@@ -69,22 +78,65 @@ func (t *Tokenizer) encode(text string, special, ordinary bool) []int32 {
 	return ids
 }
 
-// encodeSection encodes text that holds none of the raw added tokens.
-func (t *Tokenizer) encodeSection(text string, first, ordinary bool, ids []int32) []int32 {
-	for _, n := range t.norm {
-		text = n.normalize(text)
-	}
+// encodeSection encodes text that holds none of the raw added tokens and begins at byte at of the whole.
+func (t *Tokenizer) encodeSection(text string, at int, accept acceptor, ids []int32) []int32 {
+	raw := text
+	text = t.normalize(text)
 	if t.normalized == nil {
-		return t.encodePlain(text, first, ids)
+		return t.encodePlain(text, at == 0, ids)
 	}
-	t.normalized.scan(text, t.added, ordinary, func(id int32, start, end int) {
+	if accept != nil {
+		accept = t.placed(raw, text, at, accept)
+	}
+	t.normalized.scan(text, t.added, accept, func(id int32, start, end int) {
 		if id >= 0 {
 			ids = append(ids, id)
 		} else {
-			ids = t.encodePlain(text[start:end], first && start == 0, ids)
+			ids = t.encodePlain(text[start:end], at == 0 && start == 0, ids)
 		}
 	})
 	return ids
+}
+
+func (t *Tokenizer) normalize(text string) string {
+	for _, n := range t.norm {
+		text = n.normalize(text)
+	}
+	return text
+}
+
+// placed asks accept, which knows the whole text, about places in a normalised section of it. Where normalising has
+// changed the section, a special token's place is the one in the raw section before which as much stands, normalised,
+// as before the token; without one it doesn't count.
+func (t *Tokenizer) placed(raw, normalized string, at int, accept acceptor) acceptor {
+	if raw == normalized {
+		return func(token *addedToken, start, end int) bool { return accept(token, at+start, at+end) }
+	}
+	from := 0                      // tokens come in rising order
+	budget := 16<<20 + 16*len(raw) // bytes to normalise again: a text made of nothing but such tokens must not take hours
+	return func(token *addedToken, start, end int) bool {
+		if !token.special {
+			return accept(token, at, at)
+		}
+		for {
+			n := strings.Index(raw[from:], token.content)
+			if n < 0 {
+				return false
+			}
+			place := from + n
+			if budget -= place; budget < 0 {
+				return false
+			}
+			before := t.normalize(raw[:place])
+			if len(before) > start {
+				return false // the next token may still find its own
+			}
+			from = place + len(token.content)
+			if before == normalized[:start] {
+				return accept(token, at+place, at+from)
+			}
+		}
+	}
 }
 
 // encodePlain encodes normalized text that holds no added token.
