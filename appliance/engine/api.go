@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"time"
 
 	"smolgym/model/ir"
 )
@@ -61,6 +62,9 @@ type Output struct {
 	Loss     float64     // sum over datums of the per-datum float32 losses, in datum order
 	Tokens   int         // input tokens
 	Scored   int         // targets with a weight (or advantage) other than 0
+	Passes   []Pass      // through the model, in order
+
+	began time.Time
 }
 
 // AdamParams are one step's optimizer settings.

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"time"
 
 	"smolgym/model/ir"
 	"smolgym/model/loss"
@@ -155,7 +156,7 @@ func (t *Trainer) ForwardBackward(batch Batch) (*Output, error) {
 		return nil, err
 	}
 	spec, _ := loss.Lookup(batch.Loss) // CheckBatch has found it
-	out := &Output{}
+	out := &Output{began: time.Now()}
 	parts := split(batch.Data, t.tokenLimit())
 	// Everything that may not fit is asked for first: after the first
 	// micro-batch has added to the gradient nothing may fail.
@@ -279,9 +280,11 @@ func (t *Trainer) microBatch(part []Datum, batch Batch, spec loss.Spec, out *Out
 			return err
 		}
 	}
-	if err := e.train.run(prog, dims, t.lookup, e.yield); err != nil {
+	yield, done := watch(prog, out.began, e.yield)
+	if err := e.train.run(prog, dims, t.lookup, yield); err != nil {
 		return err
 	}
+	out.Passes = append(out.Passes, done()...)
 	logprobs := make([]float32, len(p.targets))
 	losses := make([]float32, len(part))
 	if err := e.train.getF32("logprobs", logprobs); err != nil {
