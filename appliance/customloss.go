@@ -162,7 +162,7 @@ func (a *Appliance) customForwardBackward(r *run, t *engine.Trainer, loss *custo
 	if err != nil {
 		return nil, err
 	}
-	a.tracePart(r.name, "forward", began)
+	a.tracePasses(r.name, began, out.Passes)
 	began = a.now()
 	weights := make([][]float32, len(req.Data))
 	metrics := make([]map[string]float64, len(req.Data))
@@ -197,7 +197,7 @@ func (a *Appliance) customForwardBackward(r *run, t *engine.Trainer, loss *custo
 	if err != nil {
 		return nil, err
 	}
-	a.tracePart(r.name, "backward", began)
+	a.tracePasses(r.name, began, back.Passes)
 	a.meter(meterTraining, r.record().BaseModel, r.session, int64(back.Tokens))
 	result.Metrics["surrogate_loss:sum"], result.Metrics["supervised_tokens:sum"] = back.Loss, float64(back.Scored)
 	return result, nil

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"smolgym/appliance/engine"
 	"smolgym/store"
 )
 
@@ -95,7 +96,7 @@ func (t *timelines) of(session string) (spans []span, lost int) {
 
 // phases are the names of a request's execution in traces.
 var phases = map[Kind]string{
-	KindCreateModel: "create", KindForward: "forward", KindForwardBackward: "forward_backward", KindOptimStep: "optimizer",
+	KindCreateModel: "create", KindForward: "forward_only", KindForwardBackward: "forward_backward", KindOptimStep: "optimizer",
 	KindSaveWeights: "save", KindSaveSampler: "save", KindExport: "save", KindLoadWeights: "load", KindSample: "sample",
 }
 
@@ -118,6 +119,18 @@ func (a *Appliance) traceRest(run string, f *future, began time.Time) {
 func (a *Appliance) tracePart(run, name string, began time.Time) {
 	now := a.now()
 	a.traces.add(sessionOf(run), now, span{name: name, owner: run, at: began, took: now.Sub(began)})
+}
+
+// tracePasses remembers a batch's ways through the model.
+func (a *Appliance) tracePasses(run string, began time.Time, passes []engine.Pass) {
+	spans := make([]span, len(passes))
+	for i, p := range passes {
+		spans[i] = span{name: "forward", owner: run, at: began.Add(p.After), took: p.Took}
+		if p.Backward {
+			spans[i].name = "backward"
+		}
+	}
+	a.traces.add(sessionOf(run), a.now(), spans...)
 }
 
 // traceSample remembers how long a request for samples waited for its weights and

@@ -84,10 +84,12 @@ func (a *Appliance) ForwardBackward(req ForwardBackwardRequest) (Ticket, error) 
 			}
 			return a.customForwardBackward(r, t, loss, req.Batch)
 		}
+		began := a.now()
 		out, err := t.ForwardBackward(req.Batch)
 		if err != nil {
 			return nil, err
 		}
+		a.tracePasses(r.name, began, out.Passes)
 		a.meter(meterTraining, r.record().BaseModel, r.session, int64(out.Tokens))
 		return &ForwardBackwardResult{Logprobs: out.Logprobs, Shapes: out.Shapes, Metrics: map[string]float64{
 			"loss:sum": out.Loss, "tokens:sum": float64(out.Tokens), "supervised_tokens:sum": float64(out.Scored),

@@ -240,7 +240,7 @@ func TestHistory(t *testing.T) {
 			t.Errorf("event %+v", e)
 		}
 	}
-	if seen["queue"] != 4 || seen["optimizer"] != 1 || seen["save"] != 1 || seen["create"] != 1 {
+	if seen["queue"] != 4 || seen["optimizer"] != 1 || seen["save"] != 1 || seen["create"] != 1 || seen["forward_backward"] != 1 || seen["forward"] != 1 || seen["backward"] != 1 {
 		t.Errorf("spans %v", seen)
 	}
 	if w := r.do("GET", "/api/v1/sessions/nobody/trace_export", nil); w.Code != http.StatusNotFound {
