@@ -547,6 +547,11 @@ func TestModel(t *testing.T) {
 		t.Errorf("the model moved: %v", err)
 	}
 	r.want(200, nil, "GET", "/me/m/resolve/"+whole.SHA+"/config.json", nil)
+	r.create("me/gguf") // a file that has its configuration in it
+	r.put("me/gguf", map[string][]byte{"model.gguf": noise(3, 100)})
+	if m := r.info("me/gguf").Box; !m.Model {
+		t.Errorf("gguf: %+v", m)
+	}
 	box.used["me/m"] = true
 	head := line("header", map[string]string{"summary": "x"})
 	other := line("file", map[string]string{"path": "config.json", "encoding": "utf-8", "content": `{"b":1}`})

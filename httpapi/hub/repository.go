@@ -287,6 +287,9 @@ func (h *Handler) settle(r *repository) error {
 // incomplete says what a commit lacks to be a model before anything is read.
 func incomplete(c *commit) string {
 	var missing []string
+	if slices.ContainsFunc(c.Files, func(f file) bool { return strings.HasSuffix(f.Path, ".gguf") && !strings.Contains(f.Path, "/") }) {
+		return "" // has its configuration in it
+	}
 	if _, ok := c.file("config.json"); !ok {
 		missing = append(missing, "config.json")
 	}
