@@ -10,7 +10,7 @@
 //
 // Text of special added tokens inside the input is recognised as those tokens (as the reference does). A caller
 // that renders chat messages must not pass untrusted message text through [Tokenizer.Encode] together with
-// control tokens and expect it to stay ordinary text.
+// control tokens and expect it to stay ordinary text: [Tokenizer.EncodeFunc] asks about every control token.
 //
 // A [Tokenizer] never changes after Load and is safe for concurrent use. [Stream] and [StopMatcher] are the
 // state of one sequence each and belong to one goroutine.

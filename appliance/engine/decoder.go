@@ -248,6 +248,9 @@ func (d *decoder) token(s *sequence, logits []float32, lse float32) {
 	id := choose(logits, j.weights.b.drawable(), j.Params, uniform(j.Params.Seed, s.index, len(s.out.Tokens)))
 	s.out.Tokens = append(s.out.Tokens, id)
 	s.out.Logprobs = append(s.out.Logprobs, logits[id]-lse)
+	if j.watch != nil {
+		j.watch(s.index, id)
+	}
 	if s.out.TopK != nil {
 		s.out.TopK.best(logits, lse)
 	}

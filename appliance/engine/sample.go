@@ -25,6 +25,7 @@ type job struct {
 	left    int // samples not finished
 	ended   bool
 	started atomic.Bool
+	watch   func(sample int, id int32) // called for every new token; may be nil
 }
 
 // sequence is a prompt being prefilled or a sample being decoded.
@@ -109,11 +110,15 @@ func (e *Engine) Sample(r SampleRequest) error {
 }
 
 // Begin is Sample for a caller that may give the request up.
-func (e *Engine) Begin(r SampleRequest) (*Pending, error) {
+func (e *Engine) Begin(r SampleRequest) (*Pending, error) { return e.Watch(r, nil) }
+
+// Watch is Begin for a caller that wants the tokens as they come: watch is called
+// on the owner, before Done, and must not block.
+func (e *Engine) Watch(r SampleRequest, watch func(sample int, id int32)) (*Pending, error) {
 	if err := r.check(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRequest, err)
 	}
-	j := &job{SampleRequest: r, weights: r.Weights.Retain(), limit: r.limit(), partial: -1, left: r.Count}
+	j := &job{SampleRequest: r, weights: r.Weights.Retain(), limit: r.limit(), partial: -1, left: r.Count, watch: watch}
 	j.result.Sequences = make([]Sequence, r.Count)
 	j.blankScores()
 	e.mu.Lock()
