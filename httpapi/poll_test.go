@@ -62,6 +62,22 @@ func asample(sampler string, seq int64, tokens int) object {
 		"sampling_params": object{"max_tokens": tokens, "seed": seq, "stop": []string{}}}
 }
 
+// beat sends heartbeats until done is closed and returns how long each took.
+func (c *client) beat(ctx context.Context, session string, done <-chan struct{}) (took []time.Duration) {
+	for {
+		select {
+		case <-done:
+			return took
+		default:
+		}
+		began := time.Now()
+		if status, err := c.post(ctx, "session_heartbeat", object{"session_id": session}, nil); err != nil || status != 200 {
+			c.t.Errorf("heartbeat: %d, %v", status, err)
+		}
+		took = append(took, time.Since(began))
+	}
+}
+
 // FR-29: 2,000 open requests over one poll: none is lost, heartbeats are answered
 // in time, and a poll with nothing to tell is held.
 func TestTwoThousandOpen(t *testing.T) {
@@ -86,24 +102,8 @@ func TestTwoThousandOpen(t *testing.T) {
 			}
 		})
 	}
-	beats := make(chan []time.Duration)
-	done := make(chan struct{})
-	go func() {
-		var took []time.Duration
-		for {
-			select {
-			case <-done:
-				beats <- took
-				return
-			default:
-			}
-			began := time.Now()
-			if status, err := c.post(ctx, "session_heartbeat", object{"session_id": session}, nil); err != nil || status != 200 {
-				t.Errorf("heartbeat: %d, %v", status, err)
-			}
-			took = append(took, time.Since(began))
-		}
-	}()
+	done, beats := make(chan struct{}), make(chan []time.Duration)
+	go func() { beats <- c.beat(ctx, session, done) }()
 	heard, polls, cursor := map[string]bool{}, 0, int64(0)
 	var retrieved []string
 	for len(heard) < requests {
