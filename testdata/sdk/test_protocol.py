@@ -97,6 +97,9 @@ def test_client_config_and_heartbeat(server):
     status, config = wire.post("client/config", sdk_version="0.38.0")
     assert status == 200 and config.get("parallel_fwdbwd_chunks") is False
     assert config["pjwt_auth_enabled"] is True and config["custom_loss_server_side"] is True
+    assert config["sample_use_retrieve_futures"] is True and config["sample_join_sampling_session"] is True
+    assert config["proto_compress_fwdbwd"] is False  # this client is on the server's machine
+    assert wire.post("client/dynamic_config", sdk_version="0.38.0")[1]["sample_cancel_enabled"] is True
     session = wire.session()
     assert "/" not in session
     assert wire.post("session_heartbeat", session_id=session, type="session_heartbeat")[0] == 200
