@@ -10,7 +10,7 @@ import (
 // reports tokens a second.
 func BenchmarkEncode(b *testing.B) {
 	for _, name := range []string{"gpt2", "qwen3", "llama3", "smollm2_style", "llama2", "gpt_oss",
-		"deepseek_v3"} {
+		"deepseek_v3", "unigram_en", "unigram_ja"} {
 		b.Run(name, func(b *testing.B) {
 			tok := loadShared(b, name)
 			var text strings.Builder

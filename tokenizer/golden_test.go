@@ -112,7 +112,8 @@ func eachGolden(tb testing.TB, path string, f func(g goldenLine)) int {
 // TestGolden holds every string of the shared goldens against the reference's ids and texts, whole and streamed.
 func TestGolden(t *testing.T) {
 	for _, name := range []string{"gpt2", "qwen3", "llama3", "smollm2_style", "tiny512", "llama2",
-		"llama2_metaspace", "gemma3", "qwen3_5_style", "edge_added", "gpt_oss", "deepseek_v3"} {
+		"llama2_metaspace", "gemma3", "qwen3_5_style", "edge_added", "gpt_oss", "deepseek_v3",
+		"unigram_en", "unigram_ja"} {
 		t.Run(name, func(t *testing.T) {
 			dir := sharedFolder(t, name)
 			n := checkGolden(t, loadShared(t, name), filepath.Join(dir, "golden.jsonl.gz"))

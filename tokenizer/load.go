@@ -31,6 +31,7 @@ type loader struct {
 	t    *Tokenizer
 	gaps []string
 	err  error // the first contradiction
+	size int   // number of the model's tokens
 
 	patterns   int // regular expressions compiled
 	components int // normalizers, pre-tokenizers and decoders opened
@@ -107,7 +108,7 @@ func (l *loader) typeOf(place string, raw json.RawMessage) string {
 const (
 	maxDepth      = 16   // nesting of Sequence components
 	maxComponents = 64   // normalizers, pre-tokenizers and decoders together
-	maxGrowth     = 256  // times that all Replace steps in a row may lengthen a text
+	maxGrowth     = 256  // times that all normalizers, or decoders, in a row may lengthen a text
 	maxContent    = 4096 // bytes of an added token, and of a Prepend
 )
 
@@ -139,7 +140,7 @@ func (l *loader) addedTokens(specs []addedSpec) {
 	if l.err != nil || len(l.gaps) > 0 {
 		return
 	}
-	size := int64(len(l.t.ids)) // the reference counts the model's tokens
+	size := int64(l.size) // the reference counts the model's tokens
 	next := size
 	seen := make(map[string]int, len(specs))
 	var contents [2][]string // raw, normalized
@@ -199,38 +200,41 @@ func (l *loader) addedTokens(specs []addedSpec) {
 	l.t.normalized = newTokenTrie(contents[1], indexes[1])
 }
 
-// checkGrowth bounds how much longer the steps can make a text: a row of Replace steps multiplies.
+// growth is how many times longer a step can make a text.
+func (r replace) growth() int {
+	shortest := 1
+	if lit, ok := r.pattern.(literal); ok {
+		shortest = max(1, len(lit))
+	}
+	return max(1, (len(r.content)+shortest-1)/shortest)
+}
+
+// checkGrowth bounds how much longer the steps can make a text: steps in a row multiply.
 func (l *loader) checkGrowth() {
-	row := func(place string, replaces []replace) {
-		times := 1
-		for _, r := range replaces {
-			shortest := 1
-			if lit, ok := r.pattern.(literal); ok {
-				shortest = max(1, len(lit))
-			}
-			times *= max(1, (len(r.content)+shortest-1)/shortest)
-			if times > maxGrowth {
-				l.fail("%s: the Replace steps can make a text %d times longer; shorten their content", place, times)
-				return
-			}
+	normalizers, decoders := 1, 1
+	grow := func(place string, times *int, by int) {
+		if *times *= by; *times > maxGrowth {
+			l.fail("%s: the steps can make a text %d times longer; shorten what they put in", place, *times)
+			*times = 1
 		}
 	}
-	var normalizers, decoders []replace
 	for _, n := range l.t.norm {
-		if r, ok := n.(replace); ok {
-			normalizers = append(normalizers, r)
-		}
-		if p, ok := n.(prepend); ok && len(p) > maxContent {
-			l.fail("normalizer Prepend: longer than %d bytes; shorten it", maxContent)
+		switch n := n.(type) {
+		case replace:
+			grow("normalizer", &normalizers, n.growth())
+		case *charsmap:
+			grow("normalizer", &normalizers, n.growth())
+		case prepend:
+			if len(n) > maxContent {
+				l.fail("normalizer Prepend: longer than %d bytes; shorten it", maxContent)
+			}
 		}
 	}
 	for _, d := range l.t.decoder {
 		if r, ok := d.(decodeReplace); ok {
-			decoders = append(decoders, r.replace)
+			grow("decoder", &decoders, r.growth())
 		}
 	}
-	row("normalizer", normalizers)
-	row("decoder", decoders)
 	alphabets := 0
 	for _, p := range l.t.pre {
 		if _, ok := p.(byteChars); ok {

@@ -68,6 +68,8 @@ func (l *loader) model(raw json.RawMessage) {
 	switch head.Type {
 	case "BPE":
 		l.bpe(raw)
+	case "Unigram":
+		l.unigram(raw)
 	case "":
 		l.fail("model: no type; compare with the reference's format")
 	default:
@@ -129,6 +131,7 @@ func (l *loader) bpe(raw json.RawMessage) {
 			m.wordMark = wordMark(spec.Merges)
 		}
 	}
+	l.size = len(spec.Vocab)
 	l.t.model = m
 }
 

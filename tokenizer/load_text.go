@@ -12,6 +12,7 @@ type component struct {
 	PreTokenizers []json.RawMessage `json:"pretokenizers"`
 	Decoders      []json.RawMessage `json:"decoders"`
 
+	Charsmap         string          `json:"precompiled_charsmap"`
 	Prepend          string          `json:"prepend"`
 	Pattern          json.RawMessage `json:"pattern"`
 	StripLeft        bool            `json:"strip_left"`
@@ -51,7 +52,7 @@ func (l *loader) open(place string, raw json.RawMessage, depth int) (kind string
 // supported lists the component types by place; Load refuses all others by name.
 var supported = map[string]map[string]bool{
 	"normalizer": {"Sequence": true, "NFC": true, "NFKC": true, "Lowercase": true, "Prepend": true,
-		"Replace": true, "Strip": true},
+		"Replace": true, "Strip": true, "Precompiled": true},
 	"pre_tokenizer": {"Sequence": true, "ByteLevel": true, "Split": true, "Digits": true, "Metaspace": true,
 		"WhitespaceSplit": true, "Punctuation": true},
 	"decoder": {"Sequence": true, "ByteLevel": true, "Replace": true, "ByteFallback": true, "Fuse": true,
@@ -86,6 +87,8 @@ func (l *loader) normalizers(place string, raw json.RawMessage, depth int) []nor
 		return []normalizer{normalizerFunc(lowercase)}
 	case "Prepend":
 		return []normalizer{prepend(c.Prepend)}
+	case "Precompiled":
+		return l.precompiled(place, c.Charsmap)
 	case "Strip":
 		return []normalizer{strip{c.StripLeft, c.StripRight}}
 	default: // Replace

@@ -75,19 +75,25 @@ func unpackUnicode() *unicodeTables {
 	}
 	t := &unicodeTables{nfkc: readMap(), lower: readMap()}
 	copy(t.ascii[:], flat)
-	seen := make(map[[256]uint8]uint16)
-	for p := range t.page {
-		var page [256]uint8
-		copy(page[:], flat[p<<8:])
-		i, ok := seen[page]
-		if !ok {
-			i = uint16(len(t.pages))
-			seen[page] = i
-			t.pages = append(t.pages, page)
-		}
-		t.page[p] = i
-	}
+	t.pages = pack(&t.page, flat)
 	return t
+}
+
+// pack gives the different pages of flat (a value for each code point), and in page which one is whose.
+func pack(page *[unicode.MaxRune>>8 + 1]uint16, flat []uint8) (pages [][256]uint8) {
+	seen := make(map[[256]uint8]uint16)
+	for p := range page {
+		var values [256]uint8
+		copy(values[:], flat[p<<8:])
+		i, ok := seen[values]
+		if !ok {
+			i = uint16(len(pages))
+			seen[values] = i
+			pages = append(pages, values)
+		}
+		page[p] = i
+	}
+	return pages
 }
 
 // class gives the class bits of r.
