@@ -70,25 +70,25 @@ func (b *Base) load(ck *hf.Checkpoint, src hf.Source) error {
 	g := b.train.Graph
 	for _, id := range g.Named(ir.ClassWeight) {
 		v := g.Value(id)
-		t, ok := ck.Tensors[v.Name]
-		if !ok {
-			return fmt.Errorf("tensor %s: not in the checkpoint", v.Name)
-		}
 		buf, err := alloc(b.e.dev, v.Type.Bytes(ir.Dims{}), v.Name)
 		if err != nil {
 			return err
 		}
 		b.weights[v.Name] = buf
-		file, err := src.Open(t.File)
-		if err != nil {
-			return err
+		parts, ok := b.train.Stored[v.Name]
+		if !ok {
+			parts = []string{v.Name}
 		}
-		err = upload(b.e.dev, buf, file, t)
-		if c, ok := file.(io.Closer); ok {
-			err = errors.Join(err, c.Close())
+		var at int64
+		for _, part := range parts {
+			n, err := b.loadTensor(ck, src, part, buf, at)
+			if err != nil {
+				return fmt.Errorf("tensor %s: %w", part, err)
+			}
+			at += n
 		}
-		if err != nil {
-			return fmt.Errorf("tensor %s: %w", v.Name, err)
+		if want := v.Type.Bytes(ir.Dims{}); at != want {
+			return fmt.Errorf("tensor %s: %d bytes are stored, the model takes %d", v.Name, at, want)
 		}
 	}
 	for name, values := range b.train.Consts {
@@ -104,8 +104,28 @@ func (b *Base) load(ck *hf.Checkpoint, src hf.Source) error {
 	return nil
 }
 
-// upload copies a stored tensor piece by piece, widened to float32.
-func upload(dev kernels.Device, dst kernels.Buffer, src io.ReaderAt, t hf.Tensor) error {
+// loadTensor copies one stored tensor to byte at of buf and returns its length
+// there.
+func (b *Base) loadTensor(ck *hf.Checkpoint, src hf.Source, name string, buf kernels.Buffer, at int64) (int64, error) {
+	t, ok := ck.Tensors[name]
+	if !ok {
+		return 0, errors.New("not in the checkpoint")
+	}
+	bytes := 4 * t.Elements()
+	if at+bytes > buf.Size() {
+		return 0, fmt.Errorf("%d bytes at %d of a weight of %d", bytes, at, buf.Size())
+	}
+	file, err := src.Open(t.File)
+	if err != nil {
+		return 0, err
+	}
+	err = upload(b.e.dev, buf, at, file, t)
+	return bytes, errors.Join(err, file.Close())
+}
+
+// upload copies a stored tensor piece by piece, widened to float32, to byte
+// start of dst.
+func upload(dev kernels.Device, dst kernels.Buffer, start int64, src io.ReaderAt, t hf.Tensor) error {
 	const piece = 1 << 20 // elements
 	width := t.DType.Size()
 	total := t.Elements()
@@ -120,7 +140,7 @@ func upload(dev kernels.Device, dst kernels.Buffer, src io.ReaderAt, t hf.Tensor
 		if err := safetensors.Float32s(values[:n], t.DType, part); err != nil {
 			return err
 		}
-		if err := dev.Write(dst, at*4, floatBytes(values[:n])); err != nil {
+		if err := dev.Write(dst, start+at*4, floatBytes(values[:n])); err != nil {
 			return err
 		}
 	}

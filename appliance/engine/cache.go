@@ -33,6 +33,28 @@ type cache struct {
 	known  map[prefix]int32
 	named  []prefix // of each page; zero: none
 	idle   []int32  // known pages that nobody holds, longest idle first
+
+	// Models with linear attention keep, beside pages, one row of recurrent
+	// state a sequence: "conv.<layer>", "delta.<layer>" [slots, …].
+	slots     int // 0: the model has none
+	slotB     map[string]int64
+	freeSlots []int32
+}
+
+// mostSlots bounds how many sequences with recurrent state live at once.
+const mostSlots = 256
+
+// noSlot is the slot of a sequence without recurrent state.
+const noSlot = int32(-1)
+
+// slotsFor is how many rows of recurrent state fit a quarter of the free
+// memory: 0 for a model without, never so few that a group of samples (prompt's
+// copy and two samples) could not go on.
+func slotsFor(free, perSlot int64) int {
+	if perSlot == 0 {
+		return 0
+	}
+	return max(3, int(min(mostSlots, free/4/perSlot)))
 }
 
 // leastCache is how many tokens a cache holds at least, if the model's context is
@@ -42,29 +64,39 @@ const leastCache = 4096
 // newCache is a cache of the wanted number of tokens, or of as many as half of
 // the free memory holds, but never fewer than least.
 func newCache(dev kernels.Device, g *ir.Graph, tokens, least int) (*cache, error) {
-	var perPage int64
+	var perPage, perSlot int64
 	for _, id := range g.Named(ir.ClassState) {
 		perPage += g.Value(id).Type.Bytes(ir.Dims{P: 1})
+		perSlot += g.Value(id).Type.Bytes(ir.Dims{L: 1})
 	}
 	pages, free := pagesFor(tokens), dev.Info().FreeBytes
+	slots := slotsFor(free, perSlot)
+	free -= int64(slots) * perSlot
 	// More than half of what is free would leave no room for training.
 	if most := free / 2 / max(perPage, 1); int64(pages) > most {
 		pages = max(int(most), pagesFor(least))
 	}
-	if need := perPage * int64(pages); need > free {
-		return nil, fmt.Errorf("%w: a key-value cache of %d tokens needs %s, %s are free; a smaller --context needs less", ErrNoFit, pages*pageTokens, size(need), size(free))
+	if need := perPage * int64(pages); free < 0 || need > free {
+		return nil, fmt.Errorf("%w: a key-value cache of %d tokens needs %s, %s are free; a smaller --context needs less", ErrNoFit, pages*pageTokens, size(need), size(max(free, 0)))
 	}
-	c := &cache{dev: dev, states: map[string]kernels.Buffer{}, rowB: map[string]int64{}, pages: pages,
+	c := &cache{slots: slots, slotB: map[string]int64{}, dev: dev, states: map[string]kernels.Buffer{}, rowB: map[string]int64{}, pages: pages,
 		refs: make([]int32, pages), known: map[prefix]int32{}, named: make([]prefix, pages)}
 	for _, id := range g.Named(ir.ClassState) {
 		v := g.Value(id)
-		buf, err := alloc(dev, v.Type.Bytes(ir.Dims{P: pages}), v.Name)
+		buf, err := alloc(dev, v.Type.Bytes(ir.Dims{P: pages, L: slots}), v.Name)
 		if err != nil {
 			c.release()
 			return nil, err
 		}
 		c.states[v.Name] = buf
-		c.rowB[v.Name] = v.Type.Bytes(ir.Dims{P: 1}) / pageTokens
+		if row := v.Type.Bytes(ir.Dims{L: 1}); row > 0 {
+			c.slotB[v.Name] = row
+		} else {
+			c.rowB[v.Name] = v.Type.Bytes(ir.Dims{P: 1}) / pageTokens
+		}
+	}
+	for s := slots - 1; s >= 0; s-- {
+		c.freeSlots = append(c.freeSlots, int32(s))
 	}
 	for p := pages - 1; p >= 0; p-- {
 		c.free = append(c.free, int32(p))
@@ -180,9 +212,44 @@ func (c *cache) wake(p int32) {
 
 // copyRows copies the first n rows of a page, keys and values of every layer.
 func (c *cache) copyRows(dst, src int32, n int) error {
-	for name, buf := range c.states {
-		row := c.rowB[name]
+	for name, row := range c.rowB {
+		buf := c.states[name]
 		if err := c.dev.Copy(buf, int64(dst)*pageTokens*row, buf, int64(src)*pageTokens*row, int64(n)*row); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeSlot gives a row of recurrent state; ok is false when none is free. A
+// model without such state needs none.
+func (c *cache) takeSlot() (slot int32, ok bool) {
+	if c.slots == 0 {
+		return noSlot, true
+	}
+	n := len(c.freeSlots)
+	if n == 0 {
+		return noSlot, false
+	}
+	slot = c.freeSlots[n-1]
+	c.freeSlots = c.freeSlots[:n-1]
+	return slot, true
+}
+
+func (c *cache) dropSlot(slot int32) {
+	if slot != noSlot {
+		c.freeSlots = append(c.freeSlots, slot)
+	}
+}
+
+// copySlot copies a sequence's recurrent state.
+func (c *cache) copySlot(dst, src int32) error {
+	if src == noSlot {
+		return nil
+	}
+	for name, row := range c.slotB {
+		buf := c.states[name]
+		if err := c.dev.Copy(buf, int64(dst)*row, buf, int64(src)*row, row); err != nil {
 			return err
 		}
 	}

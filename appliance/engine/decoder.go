@@ -57,13 +57,21 @@ func (d *decoder) fail(j *job, err error) {
 	keep := d.run[:0]
 	for _, s := range d.run {
 		if s.j == j {
-			j.weights.b.cache.drop(s.pages)
+			d.free(s)
 		} else {
 			keep = append(keep, s)
 		}
 	}
 	d.run = keep
 	d.end(j, nil, err)
+}
+
+// free gives back what a sequence holds.
+func (d *decoder) free(s *sequence) {
+	c := s.j.weights.b.cache
+	c.drop(s.pages)
+	c.dropSlot(s.slot)
+	s.pages, s.slot = nil, noSlot
 }
 
 // end answers a job.
@@ -132,17 +140,26 @@ func (d *decoder) enter(j *job) (bool, error) {
 	if want > b.cache.pages {
 		return false, fmt.Errorf("%w: the prompt of %d tokens and %d new ones do not fit the key-value cache of %d tokens: lower max_tokens, or give the server more memory", ErrRequest, n, j.limit, b.cache.pages*pageTokens)
 	}
+	slot, ok := b.cache.takeSlot()
+	if !ok || (j.Count > 1 && b.cache.slots > 0 && len(b.cache.freeSlots) == 0) {
+		b.cache.dropSlot(slot)
+		return false, nil
+	}
 	reused := b.cache.find(j.weights.id(), j.Prompt[:j.reusable()])
 	own := b.cache.take(want - len(reused))
 	if own == nil {
 		b.cache.drop(reused)
+		b.cache.dropSlot(slot)
 		return false, nil
+	}
+	if j.Count > 1 {
+		j.saved, _ = b.cache.takeSlot() // one is free, see above
 	}
 	if j.Count > 1 && n%pageTokens > 0 {
 		j.partial, own = own[len(own)-1], own[:len(own)-1]
 	}
 	cached := len(reused) * pageTokens
-	j.prompt = &sequence{j: j, index: -1, feed: j.Prompt[cached:], cached: cached, pages: append(reused, own...)}
+	j.prompt = &sequence{j: j, index: -1, feed: j.Prompt[cached:], cached: cached, pages: append(reused, own...), slot: slot}
 	j.result.CachedTokens = cached
 	d.run = append(d.run, j.prompt)
 	d.jobs = append(d.jobs, j)
@@ -154,19 +171,26 @@ func (d *decoder) enter(j *job) (bool, error) {
 func (d *decoder) begin(j *job) bool {
 	c := j.weights.b.cache
 	n := len(j.Prompt)
-	s := &sequence{j: j, index: j.begun, cached: n, stop: j.stopper(), out: j.blankSequence()}
-	own := c.take(pagesFor(n+j.limit) - len(j.shared))
-	if own == nil {
+	slot, ok := c.takeSlot()
+	if !ok {
 		return false
 	}
+	own := c.take(pagesFor(n+j.limit) - len(j.shared))
+	if own == nil {
+		c.dropSlot(slot)
+		return false
+	}
+	s := &sequence{j: j, index: j.begun, cached: n, slot: slot, stop: j.stopper(), out: j.blankSequence()}
 	c.share(j.shared)
 	s.pages = append(append([]int32{}, j.shared...), own...)
-	if j.partial >= 0 {
-		if err := c.copyRows(own[0], j.partial, n%pageTokens); err != nil {
-			c.drop(s.pages)
-			d.fail(j, err)
-			return false
-		}
+	err := c.copySlot(slot, j.saved)
+	if j.partial >= 0 && err == nil {
+		err = c.copyRows(own[0], j.partial, n%pageTokens)
+	}
+	if err != nil {
+		d.free(s)
+		d.fail(j, err)
+		return false
 	}
 	d.start(s)
 	return true
@@ -195,7 +219,8 @@ func (d *decoder) letGo(j *job) {
 	if j.partial >= 0 {
 		c.drop([]int32{j.partial})
 	}
-	j.shared, j.partial = nil, -1
+	c.dropSlot(j.saved)
+	j.shared, j.partial, j.saved = nil, -1, noSlot
 }
 
 // settle answers a job whose samples are all finished.
@@ -213,19 +238,21 @@ func (d *decoder) prefilled(s *sequence, row []float32, lse float32) {
 	j.prompt = nil
 	j.row, j.lse = append([]float32{}, row...), lse
 	c, n := j.weights.b.cache, len(j.Prompt)
-	c.remember(j.weights.id(), j.Prompt, s.pages)
+	j.remember(j.Prompt, s.pages)
 	if j.Count > 1 {
 		j.shared = append([]int32{}, s.pages[:n/pageTokens]...)
 		c.share(j.shared)
-		if j.partial >= 0 {
-			if err := c.copyRows(j.partial, s.pages[n/pageTokens], n%pageTokens); err != nil {
-				d.fail(j, err)
-				return
-			}
+		err := c.copySlot(j.saved, s.slot)
+		if j.partial >= 0 && err == nil {
+			err = c.copyRows(j.partial, s.pages[n/pageTokens], n%pageTokens)
+		}
+		if err != nil {
+			d.fail(j, err)
+			return
 		}
 	}
 	d.remove(s)
-	d.start(&sequence{j: j, index: 0, cached: n, pages: s.pages, stop: j.stopper(), out: j.blankSequence()})
+	d.start(&sequence{j: j, index: 0, cached: n, pages: s.pages, slot: s.slot, stop: j.stopper(), out: j.blankSequence()})
 }
 
 func (d *decoder) remove(s *sequence) {
@@ -260,10 +287,9 @@ func (d *decoder) token(s *sequence, logits []float32, lse float32) {
 	} else if len(s.out.Tokens) < j.limit {
 		return
 	}
-	c := j.weights.b.cache
 	whole := append(append([]int32{}, j.Prompt...), s.out.Tokens...)
-	c.remember(j.weights.id(), whole[:s.cached], s.pages)
-	c.drop(s.pages)
+	j.remember(whole[:s.cached], s.pages)
+	d.free(s)
 	d.remove(s)
 	j.result.Sequences[s.index] = s.out
 	j.left--

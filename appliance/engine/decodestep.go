@@ -12,8 +12,9 @@ type stepBatch struct {
 	seqs                                 []*sequence
 	take                                 []int // tokens fed of each sequence
 	ids, positions, offsets, start, rows []int32
-	owner                                []int // index into seqs for each row
-	blocks                               int   // block-table columns
+	slots                                []int32 // rows of recurrent state
+	owner                                []int   // index into seqs for each row
+	blocks                               int     // block-table columns
 }
 
 // step decodes one batch.
@@ -66,7 +67,7 @@ func (d *decoder) lay(seqs []*sequence) *stepBatch {
 func (b *stepBatch) add(s *sequence, n int) {
 	at := len(b.seqs)
 	b.seqs, b.take = append(b.seqs, s), append(b.take, n)
-	b.start = append(b.start, int32(s.cached))
+	b.start, b.slots = append(b.start, int32(s.cached)), append(b.slots, s.slot)
 	for i := range n {
 		b.ids = append(b.ids, s.feed[i])
 		b.positions = append(b.positions, int32(s.cached+i))
@@ -99,19 +100,19 @@ func (d *decoder) forward(seqs []*sequence) error {
 		rows = []int32{0} // a piece of a prompt that nobody reads a row of
 	}
 	// Capacity leaves room for every page of one context in the table.
-	capacity := ir.Dims{T: e.opt.DecodeTokens, S: e.opt.DecodeSequences, R: d.rowLimit(base.info.Vocab), C: 1, P: base.cache.pages, B: pagesFor(base.info.Context)}
+	capacity := ir.Dims{T: e.opt.DecodeTokens, S: e.opt.DecodeSequences, R: d.rowLimit(base.info.Vocab), C: 1, P: base.cache.pages, B: pagesFor(base.info.Context), L: base.cache.slots}
 	prog, err := base.decodeProgram(w.cfg, capacity)
 	if err != nil {
 		return err
 	}
 	for name, v := range map[string][]int32{
-		"ids": batch.ids, "positions": batch.positions, "offsets": batch.offsets, "start": batch.start, "table": batch.table(), "rows": rows,
+		"ids": batch.ids, "positions": batch.positions, "offsets": batch.offsets, "start": batch.start, "slot": batch.slots, "table": batch.table(), "rows": rows,
 	} {
 		if err := e.decode.setI32(name, v); err != nil {
 			return err
 		}
 	}
-	dims := ir.Dims{T: len(batch.ids), S: len(batch.seqs), R: len(rows), C: 1, P: base.cache.pages, B: batch.blocks}
+	dims := ir.Dims{T: len(batch.ids), S: len(batch.seqs), R: len(rows), C: 1, P: base.cache.pages, B: batch.blocks, L: base.cache.slots}
 	lookup := func(s ir.Slot) kernels.Buffer {
 		if buf, ok := base.cache.states[s.Name]; ok {
 			return buf

@@ -23,6 +23,9 @@ import (
 func unpack(t *testing.T, name string) string {
 	t.Helper()
 	f, err := os.Open(filepath.Join("..", "..", "testdata", "goldens", name+".tar.gz"))
+	if errors.Is(err, os.ErrNotExist) {
+		f, err = os.Open(filepath.Join("..", "..", "testdata", "families", name+".tar.gz"))
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,6 +131,15 @@ func tokens(n, seed int) []int32 {
 	return ids
 }
 
+// ids are tokens of the model's vocabulary.
+func (x *bench) ids(n, seed int) []int32 {
+	list := tokens(n, seed)
+	for i := range list {
+		list[i] %= int32(x.b.info.Vocab)
+	}
+	return list
+}
+
 // datum scores ids[1:] given ids[:len-1] with equal weights.
 func datum(ids []int32, weight float32) Datum {
 	n := len(ids) - 1
@@ -152,7 +164,7 @@ func (x *bench) stepped(cfg TrainerConfig) *Trainer {
 	tr := x.trainer(cfg)
 	x.do(func() error {
 		for i := range 3 {
-			if _, err := tr.ForwardBackward(Batch{Loss: "cross_entropy", Data: []Datum{datum(tokens(30, 50+i), 1)}}); err != nil {
+			if _, err := tr.ForwardBackward(Batch{Loss: "cross_entropy", Data: []Datum{datum(x.ids(30, 50+i), 1)}}); err != nil {
 				return err
 			}
 			if _, err := tr.Step(AdamParams{LearningRate: 1e-2, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8}); err != nil {
@@ -203,13 +215,38 @@ func TestOnPolicy(t *testing.T) {
 	}
 }
 
+// TestFamiliesOnPolicy: the same for windows, experts and recurrent state, a
+// prompt cut into pieces and groups that share it included.
+func TestFamiliesOnPolicy(t *testing.T) {
+	for _, model := range []string{"gemma3_scaled", "mixtral", "qwen3_next_dense", "qwen3_5_moe"} {
+		t.Run(model, func(t *testing.T) {
+			x := start(t, devices(t)["cpu"], model, Options{DecodeTokens: 24, DecodeSequences: 12})
+			for _, cfg := range []TrainerConfig{loraConfig(), {}} {
+				tr := x.stepped(cfg)
+				var w *Weights
+				x.do(func() (err error) { w, err = tr.Snapshot(); return err })
+				x.onPolicy(tr, w)
+				w.Release()
+				x.do(func() error {
+					tr.Release()
+					c := x.b.cache
+					if n := len(c.freeSlots); n != c.slots {
+						return fmt.Errorf("%d of %d slots came back", n, c.slots)
+					}
+					return c.balanced()
+				})
+			}
+		})
+	}
+}
+
 func (x *bench) onPolicy(tr *Trainer, w *Weights) {
-	prompt := tokens(37, 1)
+	prompt := x.ids(37, 1)
 	alone := x.sample(SampleRequest{Weights: w, Prompt: prompt, Count: 1, Params: anything}).Sequences[0]
 
 	results := make(chan *SampleResult, 15)
 	for i := range 15 {
-		r := SampleRequest{Weights: w, Prompt: tokens(5+7*i, 100+i), Count: 1 + i%3, Params: SampleParams{MaxTokens: 30, Seed: uint64(i), Temperature: 0.8, TopP: 1}}
+		r := SampleRequest{Weights: w, Prompt: x.ids(5+5*i, 100+i), Count: 1 + i%3, Params: SampleParams{MaxTokens: 30, Seed: uint64(i), Temperature: 0.8, TopP: 1}}
 		r.Done = func(res *SampleResult, err error) {
 			if err != nil {
 				x.Error(err)
@@ -244,7 +281,7 @@ func (x *bench) onPolicy(tr *Trainer, w *Weights) {
 		}
 		var out *Output
 		x.do(func() (err error) {
-			out, err = tr.ForwardBackward(Batch{Loss: "cross_entropy", ForwardOnly: true, Data: []Datum{datum(tokens(11, 9), 1), datum(whole, 1), datum(tokens(40, 8), 0)}})
+			out, err = tr.ForwardBackward(Batch{Loss: "cross_entropy", ForwardOnly: true, Data: []Datum{datum(x.ids(11, 9), 1), datum(whole, 1), datum(x.ids(40, 8), 0)}})
 			return err
 		})
 		if err := same(scored[1:], out.Logprobs[1]); err != nil {

@@ -18,6 +18,7 @@ type job struct {
 	prompt  *sequence // prefills; nil when done
 	shared  []int32   // full pages of the prompt, held until every sample has begun
 	partial int32     // a copy of the prompt's last page when that is not full and samples are to share it; else -1
+	saved   int32     // slot with the recurrent state after the prompt, for later samples; noSlot without
 	row     []float32 // logits after the prompt [vocabulary]
 	lse     float32
 	begun   int // samples started
@@ -35,6 +36,7 @@ type sequence struct {
 	feed   []int32 // tokens to run through the model next
 	cached int     // tokens whose keys and values are in the cache
 	pages  []int32
+	slot   int32 // row of recurrent state, noSlot without
 	stop   *tokenizer.StopMatcher
 	out    Sequence
 }
@@ -118,7 +120,7 @@ func (e *Engine) Watch(r SampleRequest, watch func(sample int, id int32)) (*Pend
 	if err := r.check(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRequest, err)
 	}
-	j := &job{SampleRequest: r, weights: r.Weights.Retain(), limit: r.limit(), partial: -1, left: r.Count, watch: watch}
+	j := &job{SampleRequest: r, weights: r.Weights.Retain(), limit: r.limit(), partial: -1, saved: noSlot, left: r.Count, watch: watch}
 	j.result.Sequences = make([]Sequence, r.Count)
 	j.blankScores()
 	e.mu.Lock()
@@ -149,10 +151,21 @@ func (j *job) firstScored() int {
 // reusable is how many prompt tokens may come from the prefix cache: all but
 // the last, whose row is the first sample's, and all rows that are scored.
 func (j *job) reusable() int {
+	if j.weights.b.cache.slots > 0 {
+		return 0 // pages alone do not bring the recurrent state back
+	}
 	if j.scoresPrompt() {
 		return j.firstScored() - 1
 	}
 	return len(j.Prompt) - 1
+}
+
+// remember names full pages for later prompts, unless they need a recurrent
+// state that is not kept.
+func (j *job) remember(tokens, pages []int32) {
+	if c := j.weights.b.cache; c.slots == 0 {
+		c.remember(j.weights.id(), tokens, pages)
+	}
 }
 
 // blankScores prepares the tables that score fills.
