@@ -122,6 +122,7 @@ func (s *server) ourRoutes(g *gin.RouterGroup) {
 	s.exportRoutes(g)
 	s.importRoutes(g)
 	s.modelRoutes(g)
+	g.POST("/chat", s.chat)
 }
 
 func (s *server) status(*gin.Context) (any, error) {
