@@ -49,7 +49,7 @@ var rooms = map[string]struct {
 	"appliance":          {may: []string{"appliance/engine", "model/...", "kernels/...", "tokenizer/...", "store/..."}, outside: []string{"github.com/google/uuid", "filippo.io/age"}},
 	"httpapi/wire":       {outside: []string{"google.golang.org/protobuf", "github.com/klauspost/compress"}},
 	"httpapi/hub":        {may: []string{"appliance", "httpapi/wire"}, special: []string{"net/http"}},
-	"httpapi":            {may: []string{"appliance", "httpapi/wire"}, outside: []string{"github.com/gin-gonic/gin", "github.com/google/uuid"}, special: []string{"net/http"}},
+	"httpapi":            {may: []string{"appliance", "httpapi/wire", "httpapi/hub"}, outside: []string{"github.com/gin-gonic/gin", "github.com/google/uuid"}, special: []string{"net/http"}},
 	"cmd/smolgym":        {may: []string{"httpapi/...", "appliance/...", "model/...", "kernels/...", "tokenizer", "store/..."}, outside: []string{"github.com/spf13/cobra", "golang.org/x/sys"}, special: []string{"net/http"}},
 }
 

@@ -128,6 +128,9 @@ func (a *Appliance) open() error {
 	if a.db, err = store.Open(filepath.Join(a.opt.Data, "smolgym.db"), store.Options{Now: a.now}); err != nil {
 		return errors.Join(err, a.dev.Close())
 	}
+	if err := os.RemoveAll(a.scratch()); err != nil {
+		return errors.Join(err, a.db.Close(), a.dev.Close())
+	}
 	if err := a.loadSessions(); err != nil {
 		return errors.Join(err, a.db.Close(), a.dev.Close())
 	}
@@ -243,7 +246,7 @@ func (a *Appliance) Status() (Status, error) {
 	if err != nil {
 		return Status{}, problemOf("list models", err)
 	}
-	s := Status{Device: a.eng.Device(), Precision: "fp32", Numerics: a.numerics(), Schema: store.Schema, Started: a.started, Models: len(models), Queue: a.eng.Queue()}
+	s := Status{Device: a.eng.Device(), Precision: "fp32", Numerics: a.numerics(), Schema: store.Schema, Started: a.started, Models: len(onlyModels(models)), Queue: a.eng.Queue()}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s.Sessions = len(a.sessions)

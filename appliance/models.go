@@ -43,6 +43,7 @@ func (a *Appliance) Models() ([]store.Model, error) {
 	if err != nil {
 		return nil, problemOf("list models", err)
 	}
+	all = onlyModels(all)
 	slices.SortFunc(all, func(x, y store.Model) int { return strings.Compare(x.Name, y.Name) })
 	for i := range all {
 		all[i].Context = a.capped(all[i].Context)
@@ -61,6 +62,9 @@ func (a *Appliance) capped(context int) int {
 // RemoveModel deletes a stored model. Its bytes go with the next collection.
 func (a *Appliance) RemoveModel(name string) error {
 	m, err := a.model(name)
+	if full, bad := ModelName(name); err != nil && bad == nil && a.RemoveRepository(full) == nil {
+		return nil // it was an upload that is no model yet
+	}
 	if err != nil {
 		return err
 	}
@@ -73,6 +77,9 @@ func (a *Appliance) RemoveModel(name string) error {
 	}
 	a.garbage.Store(true)
 	a.forgetBase(m.Name)
+	if err := a.RemoveRepository(m.Name); err != nil && problemOf("", err).Code != CodeNotFound {
+		return err
+	}
 	return nil
 }
 

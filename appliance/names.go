@@ -8,12 +8,16 @@ import (
 	"smolgym/store"
 )
 
-// reservedOrgs are first segments that mean something else in our routes or names.
-var reservedOrgs = map[string]string{
-	"runs": "it names checkpoints", "rack": "it names the embedded model",
-	"api": "it is a route", "smolgym": "it is a route", "v1": "it is a route", "docs": "it is a route",
-	"healthz": "it is a route", "metrics": "it is a route", "models": "it is a route", "datasets": "it is a route", "spaces": "it is a route",
-}
+// reservedOrgs are first segments that mean something else in names, in our routes, or to hub clients and browsers.
+var reservedOrgs = func() map[string]string {
+	m := map[string]string{"runs": "it names checkpoints", "rack": "it names the embedded model"}
+	for _, s := range strings.Fields(`api v1 v2 smolgym healthz readyz livez metrics docs ui dashboard assets static debug xet ws admin login logout oauth
+		openapi.json llms.txt models datasets spaces kernels buckets model dataset space kernel bucket
+		favicon.ico robots.txt settings collections papers organizations new join`) {
+		m[s] = "it is a route"
+	}
+	return m
+}()
 
 var nameWord = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$`)
 

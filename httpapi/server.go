@@ -16,6 +16,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"smolgym/appliance"
+	"smolgym/httpapi/hub"
 	"smolgym/httpapi/wire"
 )
 
@@ -43,6 +44,7 @@ type Options struct {
 	// ClientLosses leaves losses that users trace to their client, as plain functions are.
 	ClientLosses bool
 	Now          func() time.Time // for what expires; time.Now if nil
+	Upstream     string           // URL of the hub that is asked about what isn't here; none if empty
 }
 
 // server holds what handlers share.
@@ -53,6 +55,7 @@ type server struct {
 	keys     [][sha256.Size]byte
 	now      func() time.Time
 	requests atomic.Int64
+	hub      *hub.Handler
 }
 
 var releaseMode = sync.OnceFunc(func() { gin.SetMode(gin.ReleaseMode) })
@@ -83,7 +86,12 @@ func (s *server) router() *gin.Engine {
 	r.RedirectFixedPath = false
 	r.HandleMethodNotAllowed = true
 	r.Use(s.recover)
+	s.hub = s.newHub()
 	r.NoRoute(func(c *gin.Context) {
+		if hub.Claims(c.Request) {
+			s.hub.ServeHTTP(c.Writer, c.Request)
+			return
+		}
 		s.fail(c, errorf(http.StatusNotFound, "no route %s %s", c.Request.Method, clip(c.Request.URL.Path)))
 	})
 	r.NoMethod(func(c *gin.Context) {

@@ -19,10 +19,12 @@ import (
 
 	"smolgym/appliance"
 	"smolgym/httpapi"
+	"smolgym/httpapi/hub"
 )
 
 type serveFlags struct {
 	addr, memory, tlsCert, tlsKey string
+	upstream                      string
 	opt                           appliance.Options
 }
 
@@ -49,6 +51,7 @@ interrupted. Everything a user could lose is in one file, DATA/smolgym.db.`,
 	fl.BoolVar(&f.opt.ParallelChunks, "parallel-chunks", false, "let clients send the parts of one batch at once; a part waits 10 s for those before it")
 	fl.StringVar(&f.tlsCert, "tls-cert", "", "certificate file, to serve https")
 	fl.StringVar(&f.tlsKey, "tls-key", "", "key file of the certificate")
+	fl.StringVar(&f.upstream, "hub-upstream", hub.DefaultUpstream, "hub that is asked about what isn't here (empty: none)")
 	return cmd
 }
 
@@ -110,7 +113,7 @@ func (f *serveFlags) run(ctx context.Context, out io.Writer) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	server := &http.Server{
-		Handler:           httpapi.New(app, httpapi.Options{Version: version}),
+		Handler:           httpapi.New(app, httpapi.Options{Version: version, Upstream: f.upstream}),
 		ReadHeaderTimeout: 20 * time.Second,
 		IdleTimeout:       5 * time.Minute,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
