@@ -123,6 +123,7 @@ func (s *server) ourRoutes(g *gin.RouterGroup) {
 	s.importRoutes(g)
 	s.modelRoutes(g)
 	g.POST("/chat", s.chat)
+	g.GET("/doctor", s.json(s.doctor))
 }
 
 func (s *server) status(*gin.Context) (any, error) {

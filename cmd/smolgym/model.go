@@ -18,7 +18,7 @@ func newModel() *cobra.Command {
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newModelAdd(), newModelCheck(), newModelList(), newModelShow(), newModelRemove())
+	cmd.AddCommand(newModelAdd(), newModelPull(), newModelCheck(), newModelList(), newModelShow(), newModelRemove())
 	return cmd
 }
 
