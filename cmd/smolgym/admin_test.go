@@ -32,8 +32,8 @@ func TestDoctor(t *testing.T) {
 	cli(t, "", env, "doctor", "extra").want(t, exitUsage, "extra", "for example: smolgym doctor")
 }
 
-// hub serves a folder as the one model org/tiny.
-func hub(t *testing.T, dir string) string {
+// fakeHub serves a folder as the one model org/tiny.
+func fakeHub(t *testing.T, dir string) string {
 	t.Helper()
 	const commit = "0123456789abcdef0123456789abcdef01234567"
 	entries, err := os.ReadDir(dir)
@@ -69,7 +69,7 @@ func hub(t *testing.T, dir string) string {
 func TestPull(t *testing.T) {
 	url, _ := serve(t, t.TempDir())
 	env := []string{"TINKER_BASE_URL=" + url}
-	from := hub(t, folder(t, "steps_llama"))
+	from := fakeHub(t, folder(t, "steps_llama"))
 	cli(t, "", env, "model", "pull", "org/tiny", "--from", from).want(t, 0, "pulled org/tiny", "llama", "note:")
 	cli(t, "", env, "model", "pull", "org/tiny", "--from", from, "--as", "me/mine").want(t, 0, "pulled me/mine")
 	cli(t, "", env, "model", "list").want(t, 0, "org/tiny", "me/mine")
