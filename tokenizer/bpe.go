@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -19,6 +20,8 @@ type bpe struct {
 	fuseUnknown  bool       // neighbouring unknown characters give one unknown id
 	unknown      int32      // id of the unknown token, -1 for none: unknown characters vanish
 	wordMark     string     // not empty: no merge crosses a place before this mark, so words are cut there
+	beyond       []string   // characters without token that merges know, by id less the least id of them
+	firstBeyond  int32      // that least id
 }
 
 // maxCachedPiece is the longest piece, in bytes, that the word cache keeps.
@@ -76,9 +79,35 @@ func (m *bpe) merge(word string, ids []int32) []int32 {
 		ids = m.characters(word, ids)
 	}
 	if len(ids)-start <= maxScanned {
-		return ids[:start+m.mergeShort(ids[start:])]
+		ids = ids[:start+m.mergeShort(ids[start:])]
+	} else {
+		ids = ids[:start+m.mergeLong(ids[start:])]
 	}
-	return ids[:start+m.mergeLong(ids[start:])]
+	if len(m.beyond) > 0 {
+		ids = m.replaceBeyond(ids, start)
+	}
+	return ids
+}
+
+// replaceBeyond makes bytes or unknown tokens of the characters without token that no merge took.
+func (m *bpe) replaceBeyond(ids []int32, start int) []int32 {
+	symbols := slices.Clone(ids[start:])
+	ids = ids[:start]
+	for _, id := range symbols {
+		switch {
+		case id < m.firstBeyond:
+			if id != m.unknown || len(ids) == start || ids[len(ids)-1] != m.unknown || !m.fuseUnknown {
+				ids = append(ids, id)
+			}
+		case m.byteFallback:
+			for _, b := range []byte(m.beyond[id-m.firstBeyond]) {
+				ids = append(ids, m.byteID[b])
+			}
+		case len(ids) == start || ids[len(ids)-1] != m.unknown || !m.fuseUnknown:
+			ids = append(ids, m.unknown)
+		}
+	}
+	return ids
 }
 
 // characters appends the first symbols of a word: one for each character.

@@ -8,8 +8,8 @@ import (
 
 // Sentinels of Load.
 var (
-	// ErrFormat is returned when the bytes aren't a tokenizer.json or contradict themselves.
-	ErrFormat = errors.New("malformed tokenizer.json")
+	// ErrFormat is returned when the bytes aren't a tokenizer file or contradict themselves.
+	ErrFormat = errors.New("malformed tokenizer file")
 	// ErrUnsupported is returned when the file needs components that this package doesn't have.
 	ErrUnsupported = errors.New("unsupported tokenizer components")
 )

@@ -50,6 +50,10 @@ func (l *loader) unigram(raw json.RawMessage) {
 		l.fail("model Unigram: unk_id %d is outside the vocabulary of %d; correct it", *spec.UnknownID, len(spec.Vocab))
 		return
 	}
+	if spec.Vocab[*spec.UnknownID].token == "" {
+		l.fail("model Unigram: the unknown token %d is empty; give it a text", *spec.UnknownID)
+		return
+	}
 	m := &unigram{scores: make([]float64, len(spec.Vocab)), unknown: int32(*spec.UnknownID), cache: newWordCache(),
 		ids: make(map[string]int32, len(spec.Vocab)), byteFallback: spec.ByteFallback}
 	keys := make([]trieKey, 0, len(spec.Vocab))

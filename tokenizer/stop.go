@@ -99,6 +99,8 @@ func continuation(steps []decodeStep) []decodeStep {
 		case decodeStrip:
 			s.start, s.stop = 0, 0
 			step = s
+		case leadingMarks:
+			continue
 		}
 		out = append(out, step)
 	}

@@ -173,4 +173,5 @@ def main():
     (HERE / "unicode.json").write_text(json.dumps(unicode_digests(), indent=1) + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()
