@@ -354,3 +354,5 @@ if __name__ == "__main__":
     import torch
     assert str(HERE) == os.path.dirname(os.path.abspath(__file__))
     main(*sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(0)  # the SDK's threads may outlive the interpreter and abort it

@@ -592,3 +592,5 @@ def main(what, url, model):
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(0)  # the SDK's threads may outlive the interpreter and abort it

@@ -47,7 +47,7 @@ for version; do
 	# shellcheck disable=SC2086 # the arguments are words
 	"$cache/sdk-$version/bin/python" -m pytest -q "$here" ${PYTEST_ARGS:-} >"$log" 2>&1 || status=$?
 	[ "$status" -le "$worst" ] || worst=$status
-	count() { tail -n 1 "$log" | sed -n "s/.*[^0-9]*\b\([0-9][0-9]*\) $1.*/\1/p"; }
+	count() { grep ' in [0-9.]*s' "$log" | tail -n 1 | sed -n "s/.*[^0-9]*\b\([0-9][0-9]*\) $1.*/\1/p"; }
 	failed=$(count failed) errors=$(count error)
 	row="| $version | $(count passed) | $((${failed:-0} + ${errors:-0})) | $(count skipped) | $(count xfailed) | $(($(date +%s) - began)) |"
 	table="$table
