@@ -2,6 +2,7 @@ package appliance
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -64,6 +65,9 @@ type Appliance struct {
 	wanted *base // by the latest request that asked for one: not to be dropped for it; the owner's
 
 	garbage atomic.Bool // there may be bytes that no record refers to
+
+	keys   atomic.Pointer[[][sha256.Size]byte] // hashes of the keys, nil when they are to be read
+	keysMu sync.Mutex                          // held while keys change or are read
 
 	closing chan struct{} // closed when Close begins
 	stop    context.CancelFunc

@@ -38,8 +38,9 @@ type claims struct {
 // tokenHeader is the first part of every token.
 var tokenHeader = base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"HS256","typ":"JWT"}`))
 
-func keyDigest(key string) string {
-	sum := sha256.Sum256([]byte("token " + key))
+// keyDigest names the key of a hash in a token.
+func keyDigest(hash [sha256.Size]byte) string {
+	sum := sha256.Sum256(append([]byte("token "), hash[:]...))
 	return hex.EncodeToString(sum[:8])
 }
 
@@ -51,7 +52,7 @@ func (s *server) authToken(c *gin.Context) (any, error) {
 	}
 	discard(c, maxJSON)
 	now := s.now()
-	body, err := json.Marshal(claims{Subject: userURN, Org: owner, Email: userEmail, Issued: now.Unix(), Expires: now.Add(tokenLife).Unix(), Key: keyDigest(key)})
+	body, err := json.Marshal(claims{Subject: userURN, Org: owner, Email: userEmail, Issued: now.Unix(), Expires: now.Add(tokenLife).Unix(), Key: keyDigest(sha256.Sum256([]byte(key)))})
 	if err != nil {
 		return nil, err
 	}
@@ -97,10 +98,11 @@ func (s *server) checkToken(token string) error {
 	if s.now().Unix() >= c.Expires {
 		return errors.New("it has expired")
 	}
-	if len(s.opt.Keys) == 0 {
-		return nil
+	hashes, needed, err := s.keyHashes()
+	if err != nil || !needed {
+		return err
 	}
-	for _, k := range s.opt.Keys {
+	for _, k := range hashes {
 		if keyDigest(k) == c.Key {
 			return nil
 		}

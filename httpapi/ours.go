@@ -122,6 +122,7 @@ func (s *server) ourRoutes(g *gin.RouterGroup) {
 	s.exportRoutes(g)
 	s.importRoutes(g)
 	s.modelRoutes(g)
+	s.keyRoutes(g)
 	g.POST("/chat", s.chat)
 	g.GET("/doctor", s.json(s.doctor))
 }

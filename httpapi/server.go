@@ -35,7 +35,8 @@ const hold = 30 * time.Second
 // Options configure the handler.
 type Options struct {
 	Version string
-	Keys    []string      // the keys that are let in; none: every key of the right form
+	Keys    []string      // keys that are let in beside those of the box; without any: every key of the right form
+	NeedKey bool          // let nobody in without a key, even when there is none
 	Hold    time.Duration // of retrieve_future; 0 = 30 s
 	Log     *slog.Logger  // slog.Default if nil
 	// PlainKeys makes clients send their key with every request, instead of exchanging
@@ -143,17 +144,34 @@ func (s *server) authorize(c *gin.Context) {
 		}
 		return
 	}
-	if len(s.keys) == 0 {
-		return
+	known, err := s.knownKey(key)
+	switch {
+	case err != nil:
+		s.fail(c, err)
+	case !known:
+		s.fail(c, errorf(http.StatusUnauthorized, "the key in X-API-Key is not known here; set TINKER_API_KEY to one that \"smolgym key create\" made"))
+	}
+}
+
+// keyHashes are those of the keys that are let in; needed says whether one has to be known.
+func (s *server) keyHashes() (hashes [][sha256.Size]byte, needed bool, err error) {
+	hashes, err = s.box.KeyHashes()
+	hashes = append(s.keys[:len(s.keys):len(s.keys)], hashes...)
+	return hashes, s.opt.NeedKey || len(hashes) > 0, err
+}
+
+// knownKey says whether a key of the right form is let in.
+func (s *server) knownKey(key string) (bool, error) {
+	hashes, needed, err := s.keyHashes()
+	if err != nil || !needed {
+		return err == nil, err
 	}
 	// Hashes have one length, so the comparison takes the same time for any key.
 	sum, known := sha256.Sum256([]byte(key)), 0
-	for _, k := range s.keys {
+	for _, k := range hashes {
 		known |= subtle.ConstantTimeCompare(sum[:], k[:])
 	}
-	if known == 0 {
-		s.fail(c, errorf(http.StatusUnauthorized, "the key in X-API-Key is not known here; set TINKER_API_KEY to one that \"smolgym key create\" made"))
-	}
+	return known == 1, nil
 }
 
 // json is a handler that answers 200 with a JSON body.

@@ -100,7 +100,7 @@ func tables() []interface {
 	return []interface {
 		buckets() []string
 		audit(tx *bolt.Tx, a *audit) error
-	}{modelTable, sessionTable, runTable, checkpointTable, samplerTable, futureTable, eventTable, meterTable}
+	}{modelTable, sessionTable, runTable, checkpointTable, samplerTable, futureTable, eventTable, meterTable, keyTable}
 }
 
 // bucketNames lists the buckets of records.

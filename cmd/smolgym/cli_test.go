@@ -172,7 +172,12 @@ func (r result) wantFailure(t *testing.T, words ...string) {
 // serve starts a server on a free port and returns its address.
 func serve(t *testing.T, dir string) (url string, cmd *exec.Cmd) {
 	t.Helper()
-	cmd = exec.Command(binary, "serve", "--addr", "127.0.0.1:0")
+	return serveAt(t, dir, "127.0.0.1:0")
+}
+
+func serveAt(t *testing.T, dir, addr string) (url string, cmd *exec.Cmd) {
+	t.Helper()
+	cmd = exec.Command(binary, "serve", "--addr", addr)
 	cmd.Dir = dir
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -79,7 +79,7 @@ func newRoot() *cobra.Command {
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%w", err) })
-	root.AddCommand(newServe(), newStatus(), newPs(), newDoctor(), newModel(), newRun(), newCheckpoint(), newChat(), newTokenize(), newVersion())
+	root.AddCommand(newServe(), newStatus(), newPs(), newDoctor(), newModel(), newRun(), newCheckpoint(), newChat(), newTokenize(), newKey(), newVersion())
 	return root
 }
 

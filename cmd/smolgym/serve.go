@@ -75,31 +75,43 @@ func parseBytes(s string) (int64, error) {
 	return 0, usagef("--memory %q: give a size such as 8GiB or 500MB", s)
 }
 
-// checkAddr refuses an address that others can reach: keys come later.
-func checkAddr(addr string) error {
+// checkAddr says whether others can reach an address; one that they can is refused
+// unless the data folder has a key.
+func checkAddr(addr, data string) (public bool, err error) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
-		return usagef("--addr %q: give HOST:PORT, such as 127.0.0.1:8080: %w", addr, err)
+		return false, usagef("--addr %q: give HOST:PORT, such as 127.0.0.1:8080: %w", addr, err)
 	}
 	if ip := net.ParseIP(host); host == "localhost" || (ip != nil && ip.IsLoopback()) {
-		return nil
+		return false, nil
 	}
-	return &exitError{code: exitNotAllowed, hint: "listen on 127.0.0.1 and reach it through an SSH tunnel",
-		err: fmt.Errorf("--addr %s: an address that others can reach is refused, since there is no key yet to keep them out", addr)}
+	has, err := hasKey(data)
+	var e *exitError
+	if err != nil && !(errors.As(err, &e) && e.code == exitNotFound) {
+		return true, err
+	}
+	if has {
+		return true, nil
+	}
+	return true, &exitError{code: exitNotAllowed, hint: "make a key first: smolgym key create --data " + data + "; or listen on 127.0.0.1 and reach it through an SSH tunnel",
+		err: fmt.Errorf("--addr %s: an address that others can reach is refused while there is no key to keep them out", addr)}
 }
 
 func (f *serveFlags) run(ctx context.Context, out io.Writer) error {
-	if err := checkAddr(f.addr); err != nil {
+	public, err := checkAddr(f.addr, f.opt.Data)
+	if err != nil {
 		return err
 	}
 	if (f.tlsCert == "") != (f.tlsKey == "") {
 		return usagef("--tls-cert and --tls-key come together")
 	}
 	if f.memory != "" {
-		var err error
 		if f.opt.Memory, err = parseBytes(f.memory); err != nil {
 			return err
 		}
+	}
+	if public && f.tlsCert == "" {
+		fmt.Fprintln(os.Stderr, "warning: keys and data cross the network in the clear; serve https with --tls-cert and --tls-key")
 	}
 	f.opt.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	listener, err := net.Listen("tcp", f.addr)
@@ -113,7 +125,7 @@ func (f *serveFlags) run(ctx context.Context, out io.Writer) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	server := &http.Server{
-		Handler:           httpapi.New(app, httpapi.Options{Version: version, Upstream: f.upstream}),
+		Handler:           httpapi.New(app, httpapi.Options{Version: version, Upstream: f.upstream, NeedKey: public}),
 		ReadHeaderTimeout: 20 * time.Second,
 		IdleTimeout:       5 * time.Minute,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
@@ -172,6 +184,14 @@ func (f *serveFlags) banner(out io.Writer, app *appliance.Appliance, addr string
 		}
 		fmt.Fprintf(out, "  %-7s %s (%s, %.1f M parameters)\n", label, m.Name, m.Family, float64(m.Parameters)/1e6)
 	}
-	_, err = fmt.Fprintf(out, "\nPoint a script at it:\n  export TINKER_BASE_URL=%s://%s\n  export TINKER_API_KEY=tml-local\n", scheme, addr)
+	keys, err := app.Keys()
+	if err != nil {
+		return err
+	}
+	key := "tml-local"
+	if len(keys) > 0 {
+		key = "tml-…    # one of the keys that were made: " + counted(len(keys), "key")
+	}
+	_, err = fmt.Fprintf(out, "\nPoint a script at it:\n  export TINKER_BASE_URL=%s://%s\n  export TINKER_API_KEY=%s\n", scheme, addr, key)
 	return err
 }
