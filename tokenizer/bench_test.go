@@ -1,10 +1,33 @@
 package tokenizer
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
+
+// BenchmarkSentencePiece encodes the repository's licence, 11 KB of prose, as one text.
+func BenchmarkSentencePiece(b *testing.B) {
+	licence, err := os.ReadFile(filepath.Join("..", "LICENSE"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, name := range spNames {
+		b.Run(name, func(b *testing.B) {
+			tok, err := LoadSentencePiece(readGzip(b, filepath.Join("testdata", name+".model.gz")))
+			if err != nil {
+				b.Fatal(err)
+			}
+			tokens := 0
+			b.SetBytes(int64(len(licence)))
+			for b.Loop() {
+				tokens += len(tok.Encode(string(licence), false))
+			}
+			b.ReportMetric(float64(tokens)/b.Elapsed().Seconds()/1e6, "Mtok/s")
+		})
+	}
+}
 
 // BenchmarkEncode encodes the ordinary prose and code of the goldens, repeated as a service would see it, and
 // reports tokens a second.

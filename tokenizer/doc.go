@@ -2,7 +2,7 @@
 //
 // The door is [Load], which compiles the bytes of a Hugging Face tokenizer.json into a [Tokenizer]. A file that
 // names a component this package does not have is refused with an [UnsupportedError] that lists every such
-// component; nothing is approximated.
+// component; nothing is approximated. [LoadSentencePiece] does the same for a SentencePiece model file.
 //
 // The reference is the tokenizers library, version 0.22: the ids and the decoded text are the same as its
 // encode and decode give. Two settings of the file are of a call and not of the text, and the reference's

@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"os"
@@ -125,7 +126,7 @@ func TestSentencePieceControl(t *testing.T) {
 func wire(fields ...string) []byte { return []byte(strings.Join(fields, "")) }
 
 func message(number byte, payload string) string {
-	return string([]byte{number<<3 | 2, byte(len(payload))}) + payload
+	return string(binary.AppendUvarint([]byte{number<<3 | protoBytes}, uint64(len(payload)))) + payload
 }
 
 // wirePiece is a piece of score 0.
