@@ -17,6 +17,7 @@ type charsmap struct {
 	units  []uint32
 	images string
 	ascii  [utf8.RuneSelf]asciiImage // of each ASCII character by itself
+	growth int                       // how many times longer the table can make a text
 }
 
 type asciiImage struct {
@@ -109,8 +110,46 @@ func (m *charsmap) check() error {
 		height[at] = highest + 1
 		return height[at], nil
 	}
-	_, err := walk(0, 0)
-	return err
+	if _, err := walk(0, 0); err != nil {
+		return err
+	}
+	m.growth = m.measure(children, next)
+	return nil
+}
+
+// measure gives the growth of a checked trie: the largest ratio of an image's length to its shortest key's.
+func (m *charsmap) measure(children, next []int32) int {
+	ends := make([]int32, len(m.images)+1) // where the image that begins here ends
+	for i := len(m.images); i >= 0; i-- {
+		if ends[i] = int32(i); i < len(m.images) && m.images[i] != 0 {
+			ends[i] = ends[i+1]
+		}
+	}
+	growth := 1
+	seen := make([]bool, len(m.units))
+	level := []int32{0}
+	seen[0] = true
+	for depth := 0; len(level) > 0; depth++ { // level by level, so that each unit is met by its shortest key
+		var below []int32
+		for _, at := range level {
+			base := uint32(at) ^ unitOffset(m.units[at])
+			if depth > 0 && m.units[at]>>8&1 == 1 {
+				value := m.units[base] &^ (1 << 31)
+				growth = max(growth, (int(ends[value])-int(value)+depth-1)/depth)
+			}
+			if base >= uint32(len(children)) {
+				continue
+			}
+			for child := children[base]; child >= 0; child = next[child] {
+				if !seen[child] {
+					seen[child] = true
+					below = append(below, child)
+				}
+			}
+		}
+		level = below
+	}
+	return growth
 }
 
 // shortest gives the image of the shortest beginning of s that has one, and the length of that beginning; 0 where
@@ -148,15 +187,6 @@ func (m *charsmap) find(s string, longest bool) (image string, n int) {
 		image = image[:end]
 	}
 	return image, n
-}
-
-// growth is how many times longer the table can make a text.
-func (m *charsmap) growth() int {
-	longest := 1
-	for image := range strings.SplitSeq(m.images, "\x00") {
-		longest = max(longest, len(image))
-	}
-	return longest
 }
 
 // maxWholeGrapheme is the longest grapheme cluster, in bytes, that Precompiled looks up as a whole.

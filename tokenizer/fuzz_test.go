@@ -145,8 +145,8 @@ func FuzzCharsmap(f *testing.F) {
 			return
 		}
 		s = foldInvalid(s)
-		if out := m.normalize(s); len(out) > len(s)*m.growth() {
-			t.Fatalf("%d bytes became %d with a growth of %d", len(s), len(out), m.growth())
+		if out := m.normalize(s); len(out) > len(s)*m.growth {
+			t.Fatalf("%d bytes became %d with a growth of %d", len(s), len(out), m.growth)
 		}
 		for i := range s {
 			short, n := m.shortest(s[i:])

@@ -223,7 +223,7 @@ func (l *loader) checkGrowth() {
 		case replace:
 			grow("normalizer", &normalizers, n.growth())
 		case *charsmap:
-			grow("normalizer", &normalizers, n.growth())
+			grow("normalizer", &normalizers, n.growth)
 		case prepend:
 			if len(n) > maxContent {
 				l.fail("normalizer Prepend: longer than %d bytes; shorten it", maxContent)

@@ -218,7 +218,7 @@ func (l *loader) sentencePiece(m *spModel) {
 			l.fail("sentencepiece: normalizer: %v; take it from the original file", err)
 			return
 		}
-		if growth := n.table.growth(); growth > maxGrowth {
+		if growth := n.table.growth; growth > maxGrowth {
 			l.fail("sentencepiece: the normalizer can make a text %d times longer; shorten its images", growth)
 			return
 		}

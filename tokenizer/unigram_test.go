@@ -24,6 +24,9 @@ func TestCharsmap(t *testing.T) {
 			t.Errorf("%q became %q, want %q", s, got, want)
 		}
 	}
+	if m.growth != 3 {
+		t.Errorf("growth %d, want 3", m.growth)
+	}
 	if image, n := m.longest("abc"); image != "" || n != 2 {
 		t.Errorf("longest: %q for %d bytes, want nothing for 2", image, n)
 	}
