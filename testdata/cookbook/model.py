@@ -80,12 +80,12 @@ def language(g):
             f"Final Answer: {label}<|im_end|>")
 
 
-def thought(g):
+def thought(g, question=None):
     """Steps of reasoning with numbers, then a boxed answer."""
     n = [g.randint(2, 60) for _ in range(4)]
     steps = [f"First we count {n[0]} and {n[1]} of them.", f"Then we see that {n[2]} are left over.",
              f"So the total of these is {n[3]} now."]
-    return (ask(("user", word_problem(g)), think="<think>\n"),
+    return (ask(("user", question or word_problem(g)), think="<think>\n"),
             "\n".join(steps) + f"\n</think>\n\n\\boxed{{{n[3]}}}<|im_end|>")
 
 
@@ -119,6 +119,42 @@ def tokenizer():
     return tok
 
 
+def loss_of(model, tok, samples):
+    """Cross-entropy of the answers, and a little of the prompts."""
+    import torch
+    rows = [(tok.encode(p).ids, tok.encode(a).ids) for p, a in samples]
+    n = max(len(p) + len(a) for p, a in rows)
+    ids, labels, light = (torch.full((len(rows), n), v) for v in (0, -100, -100))
+    for i, (p, a) in enumerate(rows):
+        ids[i, :len(p) + len(a)] = torch.tensor(p + a)
+        labels[i, len(p):len(p) + len(a)] = torch.tensor(a)
+        light[i, :len(p)] = torch.tensor(p)
+    z = model(input_ids=ids).logits[:, :-1].flatten(0, 1)
+    ce = torch.nn.functional.cross_entropy
+    return ce(z, labels[:, 1:].flatten()) + 0.05 * ce(z, light[:, 1:].flatten())
+
+
+def lengthen(tok, model, steps=30, seed=1):
+    """The long prompt of the language labels and the questions of the reasoning, beside the rest."""
+    import torch
+    from tinker_cookbook.recipes.true_thinking_score.run_small_experiment import PROBLEMS
+    opt = torch.optim.AdamW(model.parameters(), lr=4e-3, betas=(0.9, 0.95), weight_decay=0.0)
+    g = random.Random(seed)
+    for step in range(steps):
+        for group in opt.param_groups:
+            group["lr"] = 4e-3 * min(1, (step + 1) / 4) * max(0.05, 1 - step / steps)
+        opt.zero_grad()
+        problems = [thought(g, g.choice(PROBLEMS)["question"]) for _ in range(3)]
+        task = TASKS[step % len(TASKS)]
+        loss = (loss_of(model, tok, [language(g)]) + loss_of(model, tok, problems)
+                + loss_of(model, tok, [task(g) for _ in range(6)]))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        opt.step()
+        if step % 5 == 0 or step == steps - 1:
+            print(f"model: long prompts, step {step} loss {loss.item():.3f}", file=sys.stderr, flush=True)
+
+
 def train(tok, steps=180, batch=12, seed=0):
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -129,26 +165,13 @@ def train(tok, steps=180, batch=12, seed=0):
         bos_token_id=0, eos_token_id=2, pad_token_id=0, tie_word_embeddings=False, initializer_range=0.05))
     opt = torch.optim.AdamW(model.parameters(), lr=6e-3, betas=(0.9, 0.95), weight_decay=0.0)
     g = random.Random(seed)
-
-    def loss_of(samples):
-        rows = [(tok.encode(p).ids, tok.encode(a).ids) for p, a in samples]
-        n = max(len(p) + len(a) for p, a in rows)
-        ids, labels, light = (torch.full((len(rows), n), v) for v in (0, -100, -100))
-        for i, (p, a) in enumerate(rows):
-            ids[i, :len(p) + len(a)] = torch.tensor(p + a)
-            labels[i, len(p):len(p) + len(a)] = torch.tensor(a)
-            light[i, :len(p)] = torch.tensor(p)
-        z = model(input_ids=ids).logits[:, :-1].flatten(0, 1)
-        ce = torch.nn.functional.cross_entropy
-        return ce(z, labels[:, 1:].flatten()) + 0.05 * ce(z, light[:, 1:].flatten())
-
     for step in range(steps):
         for group in opt.param_groups:
             group["lr"] = 6e-3 * min(1, (step + 1) / 20) * max(0.02, 1 - step / steps)
         opt.zero_grad()
         task = TASKS[step % len(TASKS)]  # of one kind, so that lengths agree
         samples = [language(g) for _ in range(1)] if step % 20 == 19 else [task(g) for _ in range(batch)]
-        loss = loss_of(samples)
+        loss = loss_of(model, tok, samples)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         opt.step()
@@ -160,6 +183,7 @@ def train(tok, steps=180, batch=12, seed=0):
 def write(folder):
     tok = tokenizer()
     model = train(tok)
+    lengthen(tok, model)
     model.save_pretrained(folder)
     tok.save(os.path.join(folder, "tokenizer.json"))
     with open(os.path.join(folder, "tokenizer_config.json"), "w") as f:

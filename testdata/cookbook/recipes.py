@@ -105,12 +105,12 @@ class Box:
         def encode(pair):
             p, a = (tok.encode(x).ids for x in pair)
             return harness.datum(p + a, start=len(p) - 1)
-        tasks = (model.gsm, model.arithmetic, model.who, model.guess)
+        tasks = (model.gsm, rambling, model.who, model.guess, model.calculator)
         # The format, by a short fine-tune through the server: every recipe of reinforcement starts from it.
-        self.warm, _ = self.tune("warm", [[encode(tasks[i % 4](g)) for i in range(16)] for _ in range(4)], 1e-3)
-        # A teacher that says one thing to every question of the distillation.
-        said = [(model.ask(("user", data.question(i))), "The limit is 7.<|im_end|>") for i in range(64, 80)]
-        _, self.teacher = self.tune("teacher", [[encode(s) for s in said]] * 15, 1e-2)
+        self.warm, _ = self.tune("warm", [[encode(tasks[i % 5](g)) for i in range(20)] for _ in range(8)], 2e-3)
+        # A teacher that prefers one of the answers the student gives to the questions of the distillation.
+        said = [(model.ask(("user", data.question(i))), "\\boxed{7}<|im_end|>") for i in range(64, 80)]
+        _, self.teacher = self.tune("teacher", [[encode(s) for s in said]] * 6, 5e-3)
 
     def tune(self, name, batches, rate):
         """(checkpoint to train from, checkpoint to sample from)"""
@@ -163,6 +163,14 @@ class Box:
             return False, f"{type(e).__name__}: {e}", "metrics", took, command
 
 
+def rambling(g):
+    """An answer that goes on after the number, for the recipe whose reward asks the policy to stop."""
+    while True:
+        prompt, answer = model.arithmetic(g)
+        if " " in answer:
+            return prompt, answer
+
+
 def base_model():
     """The folder of the model, cached by the text of the script that makes it."""
     import hashlib
@@ -194,13 +202,13 @@ RECIPES = {
     "rl_basic": ("rl_basic", [
         *HERE_LOG, "load_checkpoint_path={warm}", f"dataset_builder={GSM}", "dataset_builder.batch_size=4",
         "dataset_builder.group_size=8", "dataset_builder.renderer_name={renderer}",
-        "dataset_builder.model_name_for_tokenizer={model}", "learning_rate=5e-3", "max_tokens=12", "max_steps=8"],
+        "dataset_builder.model_name_for_tokenizer={model}", "learning_rate=5e-3", "max_tokens=12", "max_steps=12"],
         False, rises("env/all/reward/total", 0.25)),
     "rl_loop": ("rl_loop", [*HERE_LOG, "batch_size=4", "group_size=16", "learning_rate=5e-3", "max_tokens=12",
                             "max_steps=8", "loss_fn=importance_sampling"], True, rises("reward/total", 0.25)),
     "math_rl": ("math_rl.train", [
         *HERE_LOG, "env=arithmetic", "load_checkpoint_path={warm}", "group_size=8", "groups_per_batch=6", "max_tokens=8",
-        "learning_rate=5e-3", "loss_fn=importance_sampling", "max_steps=6", GO_ON], False,
+        "learning_rate=5e-3", "loss_fn=importance_sampling", "max_steps=8", GO_ON], False,
         rises("env/all/reward/total", 0.02)),
     "dpo": ("preference.dpo.train", [*HERE_LOG, "dataset=hhh", "load_checkpoint_path={warm}", "batch_size=16",
                                      "learning_rate=2e-3", "max_length=256", "max_steps=8", GO_ON], False, dpo),
@@ -210,7 +218,7 @@ RECIPES = {
     "on_policy": ("distillation.on_policy_distillation", [
         *HERE_LOG, "teacher_model={model}", "teacher_checkpoint={teacher}", "load_checkpoint_path={warm}", "dataset=deepmath",
         "group_size=4", "groups_per_batch=4", "learning_rate=5e-3", "max_tokens=12", "lora_rank=16", "eval_every=0",
-        "max_steps=8", GO_ON], False, falls("teacher_kl", 0.7, 2)),
+        "max_steps=12", GO_ON], False, falls("teacher_kl", 0.7, 2)),
     "off_policy": ("distillation.off_policy_reasoning", [
         *HERE_LOG, "renderer_name={renderer}", "batch_size=16", "max_prompts=128", "buffer_size=64", "learning_rate=5e-3",
         "lora_rank=16", "max_length=256", "eval_every=0", "max_steps=8", GO_ON], False, falls("train_mean_nll", 0.7)),

@@ -2,7 +2,7 @@
 
 The policy is asked for a product. It may ask for a calculator, which is a program run as a process
 of its own; its output is the next turn, and the policy answers. The reward is 1 for a calculation that was asked
-for as the question was, 0.5 for any other that the calculator takes. Each episode is one datum with the tokens of both turns, and the
+for as the question was, 0.8 for any other that the calculator takes. Each episode is one datum with the tokens of both turns, and the
 log-probabilities of the trainer at its first step are those of the sampler to the bit.
 """
 import json
@@ -18,7 +18,7 @@ from tinker import types
 
 from tinker_cookbook.tokenizer_utils import get_tokenizer
 
-GROUP, PROBLEMS, STEPS, RATE = 8, 4, 8, 5e-3
+GROUP, PROBLEMS, STEPS, RATE = 16, 4, 10, 5e-3
 TOOL = "import ast, sys; a, b = sys.argv[1].split('*'); print(ast.literal_eval(a) * ast.literal_eval(b))"
 
 
@@ -47,7 +47,7 @@ class Episode:
         if self.turns > 1 or not m:
             return False
         result = calculate(m.group(1))
-        self.reward = 0.0 if result == "error" else 1.0 if m.group(1) == self.problem else 0.5
+        self.reward = 0.0 if result == "error" else 1.0 if m.group(1) == self.problem else 0.8
         said = self.tok.encode(f"\n<|im_start|>user\nresult: {result}<|im_end|>\n<|im_start|>assistant\n", add_special_tokens=False)
         self.tokens += said
         self.sampled += [False] * len(said)
