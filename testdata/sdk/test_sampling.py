@@ -254,15 +254,18 @@ def test_decode_batches_are_shared(own_server, tiny):
     sampler = client.create_sampling_client(base_model=tiny.name)
 
     def ask(i):
-        return sampler.sample(prompt(tiny.encode("go")), 1, params(40, seed=i))
+        return sampler.sample(prompt(tiny.encode("go")), 4, params(100, seed=i))
 
-    alone = [get(ask(i)).sequences[0] for i in range(16)]
+    start = own_server.stats()
+    alone = [get(ask(i)).sequences for i in range(16)]
     before = own_server.stats()
-    crowd = [get(f).sequences[0] for f in [ask(i) for i in range(16)]]
+    crowd = [get(f).sequences for f in [ask(i) for i in range(16)]]
     after = own_server.stats()
-    for a, c in zip(alone, crowd):
-        assert list(a.tokens) == list(c.tokens) and bits(a.logprobs) == bits(c.logprobs)
-    steps = after["decode_steps"] - before["decode_steps"]
-    assert after["max_decode_batch"] >= 8, after
-    assert steps < 0.5 * 16 * 40, (steps, after)
+    for group, other in zip(alone, crowd):
+        for a, c in zip(group, other):
+            assert list(a.tokens) == list(c.tokens) and bits(a.logprobs) == bits(c.logprobs)
+    assert before["max_decode_batch"] <= 4 < after["max_decode_batch"], (before, after)
+    # The same tokens in fewer steps: requests shared them.
+    steps = [y["decode_steps"] - x["decode_steps"] for x, y in ((start, before), (before, after))]
+    assert steps[1] < 0.9 * steps[0], steps
     get(client.close("success"))
