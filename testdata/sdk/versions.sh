@@ -3,6 +3,7 @@
 #
 #     versions.sh [VERSION...]      default: 0.36.0 and the newest on the package index
 #
+# test_hub.py is left out: its client is not the SDK, and testdata/hub/versions.sh is its own.
 # Each version has an environment of its own beside the cached torch environment, made from
 # requirements.txt with another SDK. SMOLGYM_BIN names the binary, PYTEST_ARGS narrows the tests.
 # The exit status is that of the worst version; the logs stay in the environments' folder.
@@ -45,7 +46,7 @@ for version; do
 	began=$(date +%s)
 	status=0
 	# shellcheck disable=SC2086 # the arguments are words
-	"$cache/sdk-$version/bin/python" -m pytest -q "$here" ${PYTEST_ARGS:-} >"$log" 2>&1 || status=$?
+	"$cache/sdk-$version/bin/python" -m pytest -q "$here" --ignore="$here/test_hub.py" ${PYTEST_ARGS:-} >"$log" 2>&1 || status=$?
 	[ "$status" -le "$worst" ] || worst=$status
 	count() { grep ' in [0-9.]*s' "$log" | tail -n 1 | sed -n "s/.*[^0-9]*\b\([0-9][0-9]*\) $1.*/\1/p"; }
 	failed=$(count failed) errors=$(count error)
