@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"filippo.io/age"
+	"filippo.io/age/agessh"
 
 	"smolgym/model/export"
 	"smolgym/model/hf"
@@ -91,13 +92,13 @@ func recipients(keys []string) ([]age.Recipient, error) {
 		case strings.HasPrefix(key, "age1"):
 			r, err = age.ParseX25519Recipient(key)
 		case strings.HasPrefix(key, "ssh-"):
-			err = errors.New("SSH keys aren't served yet")
+			r, err = agessh.ParseRecipient(key)
 		default:
 			err = errors.New("not an age public key")
 		}
 		if err != nil {
 			return nil, Problemf(CodeUser, "age_encryption_recipients: key %d (%q): %v", i, clip(key), err).
-				WithHint("give age public keys, age1…, as age-keygen makes them")
+				WithHint("give age public keys, age1…, as age-keygen makes them, or SSH public keys (ssh-ed25519, ssh-rsa)")
 		}
 		list = append(list, r)
 	}

@@ -48,7 +48,7 @@ var wirePage = []struct {
 		{"POST /optim_step", "f→ AdamW; metrics `grad_norm`, `lr`, `step`", "other optimizers"},
 		{"POST /save_weights", "f→ a checkpoint with optimizer state", "a name that is taken, unless overwriting"},
 		{"POST /save_weights_for_sampler", "f→ a checkpoint to sample from, or, unnamed, a sampler of the weights at this point", ""},
-		{"POST /save_weights_external", "f→ an export: `adapter_config.json` and `adapter_model.safetensors`, or the whole model for a full update; encrypted with age to at most 10 recipients when asked. One of the same name is replaced", "recipients that aren't age public keys"},
+		{"POST /save_weights_external", "f→ an export: `adapter_config.json` and `adapter_model.safetensors`, or the whole model for a full update; encrypted with age to at most 10 recipients when asked. One of the same name is replaced", "recipients that are neither age nor SSH public keys"},
 		{"POST /load_weights", "f→ into a run at any time, or as creation of one; a run made so takes device memory when its first request needs it", "a checkpoint of another model or rank; exports"},
 		{"POST /copy_weights", "the copy's path: a new run, which can't be trained, shares the bytes", ""},
 		{"POST /unload_model", "f→ ends a run; older clients send it", ""},

@@ -24,8 +24,8 @@ import (
 
 type serveFlags struct {
 	addr, memory, tlsCert, tlsKey string
-	upstream                      string
 	opt                           appliance.Options
+	api                           httpapi.Options
 }
 
 func newServe() *cobra.Command {
@@ -49,9 +49,11 @@ interrupted. Everything a user could lose is in one file, DATA/smolgym.db.`,
 	fl.IntVar(&f.opt.Threads, "threads", 0, "CPU threads (0: all processors; never changes a result)")
 	fl.StringVar(&f.opt.Level, "cpu-level", "auto", "auto, avx512, avx2 or portable (never changes a result)")
 	fl.BoolVar(&f.opt.ParallelChunks, "parallel-chunks", false, "let clients send the parts of one batch at once; a part waits 10 s for those before it")
+	fl.BoolVar(&f.api.PlainKeys, "plain-keys", false, "let clients send their key with every request instead of a token that expires (they can't say whoami then)")
+	fl.BoolVar(&f.api.ClientLosses, "client-losses", false, "leave losses that the SDK traces to the script instead of running them here")
 	fl.StringVar(&f.tlsCert, "tls-cert", "", "certificate file, to serve https")
 	fl.StringVar(&f.tlsKey, "tls-key", "", "key file of the certificate")
-	fl.StringVar(&f.upstream, "hub-upstream", hub.DefaultUpstream, "hub that is asked about what isn't here (empty: none)")
+	fl.StringVar(&f.api.Upstream, "hub-upstream", hub.DefaultUpstream, "hub that is asked about what isn't here (empty: none)")
 	return cmd
 }
 
@@ -124,8 +126,9 @@ func (f *serveFlags) run(ctx context.Context, out io.Writer) error {
 	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	f.api.Version, f.api.NeedKey = version, public
 	server := &http.Server{
-		Handler:           httpapi.New(app, httpapi.Options{Version: version, Upstream: f.upstream, NeedKey: public}),
+		Handler:           httpapi.New(app, f.api),
 		ReadHeaderTimeout: 20 * time.Second,
 		IdleTimeout:       5 * time.Minute,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
@@ -192,6 +195,7 @@ func (f *serveFlags) banner(out io.Writer, app *appliance.Appliance, addr string
 	if len(keys) > 0 {
 		key = "tml-…    # one of the keys that were made: " + counted(len(keys), "key")
 	}
-	_, err = fmt.Fprintf(out, "\nPoint a script at it:\n  export TINKER_BASE_URL=%s://%s\n  export TINKER_API_KEY=%s\n", scheme, addr, key)
+	_, err = fmt.Fprintf(out, "\nPoint a script at it:\n  export TINKER_BASE_URL=%[1]s://%[2]s\n  export TINKER_API_KEY=%[3]s\n"+
+		"  export HF_ENDPOINT=%[1]s://%[2]s    # optional: tokenizers, configs and weights by their names here, also hf upload\n", scheme, addr, key)
 	return err
 }
