@@ -7,7 +7,7 @@ VENV := .venv
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-go test-sdk lint race fuzz bench torch-env clean size deps
+.PHONY: help build test test-all test-go test-sdk lint race fuzz bench torch-env clean size deps
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -30,6 +30,12 @@ $(VENV)/ready: testdata/sdk/requirements.txt testdata/sdk/env.sh
 
 torch-env: ## the optional, cached environment with torch that some SDK tests and golden makers need
 	bash testdata/sdk/torch_env.sh
+
+test-all: test torch-env ## test, and what takes longer: other SDK and hub client versions, exports read by peft and transformers, cookbook recipes
+	SMOLGYM_BIN=$(CURDIR)/$(BIN) sh testdata/sdk/versions.sh
+	SMOLGYM_BIN=$(CURDIR)/$(BIN) bash testdata/hub/versions.sh
+	SMOLGYM_BIN=$(CURDIR)/$(BIN) $(HOME)/.cache/smolgym/torch-venv/bin/python testdata/sdk/check_export.py
+	SMOLGYM_BIN=$(CURDIR)/$(BIN) bash testdata/cookbook/run.sh
 
 lint: ## gofmt, vet, staticcheck, errcheck
 	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "gofmt needed: $$out"; exit 1; fi
