@@ -7,7 +7,7 @@ VENV := .venv
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all test-go test-sdk lint race fuzz bench torch-env clean size deps
+.PHONY: help build test test-all test-go test-sdk lint race fuzz bench torch-env check-export clean size deps
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -36,6 +36,9 @@ test-all: test torch-env ## test, and what takes longer: other SDK and hub clien
 	SMOLGYM_BIN=$(CURDIR)/$(BIN) bash testdata/hub/versions.sh
 	SMOLGYM_BIN=$(CURDIR)/$(BIN) $(HOME)/.cache/smolgym/torch-venv/bin/python testdata/sdk/check_export.py
 	SMOLGYM_BIN=$(CURDIR)/$(BIN) bash testdata/cookbook/run.sh
+
+check-export: build torch-env ## exports of trained checkpoints, judged by transformers and peft
+	"$${SMOLGYM_TORCH_VENV:-$$HOME/.cache/smolgym/torch-venv}/bin/python" testdata/sdk/check_export.py
 
 lint: ## gofmt, vet, staticcheck, errcheck
 	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "gofmt needed: $$out"; exit 1; fi
