@@ -195,16 +195,14 @@ func (a *Appliance) tokenizerOf(name string) (*tokenizer.Tokenizer, error) {
 	if err != nil {
 		return nil, refusal(m.Name, err)
 	}
-	text, ok, err := src.read("tokenizer.json", maxTokenizerBytes)
-	if err != nil {
+	tok, file, load, err := src.tokenizer()
+	switch {
+	case err != nil:
 		return nil, problemOf("read tokenizer of "+m.Name, err)
-	}
-	if !ok {
-		return nil, Problemf(CodeUser, "model %s has no tokenizer.json", m.Name).WithHint("add it again with one")
-	}
-	tok, err := tokenizer.Load(text)
-	if err != nil {
-		return nil, Problemf(CodeUnsupported, "model %s: %v", m.Name, err).Because(err)
+	case file == "":
+		return nil, Problemf(CodeUser, "model %s has no tokenizer.json or tokenizer.model", m.Name).WithHint("add it again with one")
+	case load != nil:
+		return nil, Problemf(CodeUnsupported, "model %s: %s: %v", m.Name, file, load).Because(load)
 	}
 	return tok, nil
 }

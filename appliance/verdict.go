@@ -53,23 +53,20 @@ func Examine(name string, src hf.Source) (*Verdict, error) {
 			v.Warnings = append(v.Warnings, fmt.Sprintf("%s in the files and not used: %s", count(len(v.Unused), "tensor"), some(v.Unused)))
 		}
 	}
-	text, ok, err := folder{src}.read("tokenizer.json", maxTokenizerBytes)
-	if err != nil {
-		return nil, problemOf("add model "+name, err)
-	}
-	if !ok {
-		v.Warnings = append(v.Warnings, "there is no tokenizer.json: text can't be encoded and stop strings are refused")
-		return v, nil
-	}
-	v.Tokenizer, err = tokenizer.Load(text)
+	tok, file, load, err := folder{src}.tokenizer()
+	v.Tokenizer = tok
 	var missing *tokenizer.UnsupportedError
 	switch {
-	case errors.As(err, &missing):
-		for _, c := range missing.Components {
-			v.Gaps = append(v.Gaps, "tokenizer.json: "+c)
-		}
 	case err != nil:
-		v.Gaps = append(v.Gaps, "tokenizer.json: "+err.Error())
+		return nil, problemOf("add model "+name, err)
+	case file == "":
+		v.Warnings = append(v.Warnings, "there is no tokenizer.json or tokenizer.model: text can't be encoded and stop strings are refused")
+	case errors.As(load, &missing):
+		for _, c := range missing.Components {
+			v.Gaps = append(v.Gaps, file+": "+c)
+		}
+	case load != nil:
+		v.Gaps = append(v.Gaps, file+": "+load.Error())
 	}
 	return v, nil
 }
