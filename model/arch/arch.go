@@ -128,7 +128,6 @@ type family struct {
 	rotary       float64 // partial_rotary_factor where the file has none; 0 = 1
 	tied         bool    // tie_word_embeddings where the file has none
 	mlpBias      bool    // the family reads mlp_bias
-	qkNorm       bool    // query and key heads are normalised before rotation
 	unitNorm     bool    // norms' weights are stored as their difference from one
 	layerNorm    bool    // norms subtract the mean and have a bias
 	partial      bool    // partial_rotary_factor is read
