@@ -1,11 +1,10 @@
-"""Folders that stand in for the hub: in the folder where a recipe runs, ORG/NAME is the data set or the tokenizer.
+"""Folders that stand in for the hub's data sets: in the folder where a recipe runs, ORG/NAME is one.
 
-Both `datasets.load_dataset("openai/gsm8k")` and the cookbook's `get_tokenizer("Qwen/Qwen3-8B:x")` take a folder of
-that name before they ask a hub, so no recipe changes. All rows are generated here.
+`datasets.load_dataset("openai/gsm8k")` takes a folder of that name before it asks a hub, streamed or not, so no
+recipe changes. All rows are generated here.
 """
 import json
 import random
-import shutil
 from pathlib import Path
 
 from model import NAMES, THINGS, WORDS, word_problem
@@ -51,8 +50,8 @@ def many(row, n, seed):
     return [row(g) for _ in range(n)]
 
 
-def write(work, sentences, tokenizer, names):
-    """work: the folder to run in; sentences: the package's example text; tokenizer: a model folder; names: of models."""
+def write(work, sentences):
+    """work: the folder to run in; sentences: the package's example text."""
     rows(work / "HuggingFaceH4/no_robots", "default", dict(train=many(chat, 256, 1), test=many(chat, 16, 2)))
     rows(work / "openai/gsm8k", "main", dict(train=many(gsm, 64, 3), test=many(gsm, 8, 4)))
     # The recipe takes 1,024 rows of the test split.
@@ -63,11 +62,6 @@ def write(work, sentences, tokenizer, names):
     example.mkdir(parents=True, exist_ok=True)
     lines = Path(sentences).read_text().splitlines()
     (example / "multilingual.txt").write_text("\n".join(lines[:48]) + "\n")
-    for name in names:
-        folder = work / name.split(":")[0]
-        folder.mkdir(parents=True, exist_ok=True)
-        for f in ("tokenizer.json", "tokenizer_config.json", "config.json"):
-            shutil.copy(Path(tokenizer) / f, folder)
 
 
 def question(i):

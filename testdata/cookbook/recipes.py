@@ -1,7 +1,7 @@
 """The cookbook's recipes, unmodified, against a server of their own: python recipes.py [NAME...]
 
-Each runs as `python -m tinker_cookbook.recipes...` in a folder where data sets and tokenizers stand in
-for the hub (data.py), and is judged by its own metrics.jsonl. Prints the table of docs/cookbook.md.
+Each runs as `python -m tinker_cookbook.recipes...` in a folder where data sets stand in for the hub's
+(data.py) and tokenizers come from the server by HF_ENDPOINT, and is judged by its own metrics.jsonl. Prints the table of docs/cookbook.md.
 """
 import json
 import os
@@ -92,12 +92,11 @@ class Box:
     def start(self):
         folder = base_model()
         self.server.start()
-        names = (MODEL, TEACHER, THINKER)
-        for name in names:
+        for name in (MODEL, TEACHER, THINKER):
             self.server.add_model(name, folder)
         self.work.mkdir()
         package = Path(find_spec("tinker_cookbook").origin).parent
-        data.write(self.work, package / "example_data/multilingual.txt", folder, names)
+        data.write(self.work, package / "example_data/multilingual.txt")
         from tokenizers import Tokenizer
         tok = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
         g = random.Random(11)
@@ -140,7 +139,9 @@ class Box:
         script = [module] if module.endswith(".py") else ["-m", "tinker_cookbook.recipes." + module]
         if script[0] != "-m":
             script = [str(HERE / module)]
-        env = dict(os.environ, TINKER_BASE_URL=self.server.url, HF_HOME=str(self.root / "hf"),
+        # Tokenizers come from the server, as from a hub; each recipe starts with an empty cache.
+        env = dict(os.environ, TINKER_BASE_URL=self.server.url, HF_ENDPOINT=self.server.url, HF_HUB_OFFLINE="0",
+                   HF_HOME=str(self.root / "hf" / name), HF_HUB_DISABLE_TELEMETRY="1",
                    TINKER_COOKBOOK_RUNS_DIR=str(self.work / "runs"), COLUMNS="100")
         began, out = time.monotonic(), self.root / f"{name}.out"
         with open(out, "wb") as f:
