@@ -206,7 +206,7 @@ RECIPES = {
         "dataset_builder.model_name_for_tokenizer={model}", "learning_rate=5e-3", "max_tokens=12", "max_steps=12"],
         False, rises("env/all/reward/total", 0.25)),
     "rl_loop": ("rl_loop", [*HERE_LOG, "batch_size=4", "group_size=16", "learning_rate=5e-3", "max_tokens=12",
-                            "max_steps=8", "loss_fn=importance_sampling"], True, rises("reward/total", 0.25)),
+                            "max_steps=12", "loss_fn=importance_sampling"], True, rises("reward/total", 0.25)),
     "math_rl": ("math_rl.train", [
         *HERE_LOG, "env=arithmetic", "load_checkpoint_path={warm}", "group_size=8", "groups_per_batch=6", "max_tokens=8",
         "learning_rate=5e-3", "loss_fn=importance_sampling", "max_steps=8", GO_ON], False,
@@ -218,8 +218,8 @@ RECIPES = {
         "eval_every=0", "max_steps=8", GO_ON], True, falls("env/all/ac_tokens_per_turn", 0.75, 2)),
     "on_policy": ("distillation.on_policy_distillation", [
         *HERE_LOG, "teacher_model={model}", "teacher_checkpoint={teacher}", "load_checkpoint_path={warm}", "dataset=deepmath",
-        "group_size=4", "groups_per_batch=4", "learning_rate=5e-3", "max_tokens=12", "lora_rank=16", "eval_every=0",
-        "max_steps=12", GO_ON], False, falls("teacher_kl", 0.7, 2)),
+        "group_size=16", "groups_per_batch=4", "learning_rate=3e-3", "max_tokens=12", "lora_rank=16", "eval_every=0",
+        "max_steps=16", GO_ON], False, falls("teacher_kl", 0.7, 2)),
     "off_policy": ("distillation.off_policy_reasoning", [
         *HERE_LOG, "renderer_name={renderer}", "batch_size=16", "max_prompts=128", "buffer_size=64", "learning_rate=5e-3",
         "lora_rank=16", "max_length=256", "eval_every=0", "max_steps=8", GO_ON], False, falls("train_mean_nll", 0.7)),
