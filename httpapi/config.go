@@ -18,7 +18,7 @@ func (s *server) clientConfig(c *gin.Context, _ *wire.ConfigRequest) (any, error
 	token, custom := !s.opt.PlainKeys, !s.opt.ClientLosses
 	return wire.ConfigResponse{PJWTAuthEnabled: &token, CustomLossServerSide: &custom,
 		ParallelFwdbwdChunks: &parallel, ProtoCompressFwdbwd: &compress,
-		SampleUseRetrieveFutures: &on, SampleJoinSamplingSession: &on}, nil
+		CreateModelViaLoadWeights: &on, SampleUseRetrieveFutures: &on, SampleJoinSamplingSession: &on}, nil
 }
 
 // usedUp notes that a training request that is refused for good has used its

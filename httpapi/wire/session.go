@@ -53,6 +53,7 @@ type ConfigResponse struct {
 	SampleUseRetrieveFutures            *bool   `json:"sample_use_retrieve_futures,omitempty"`              // false
 	CustomLossServerSide                *bool   `json:"custom_loss_server_side,omitempty"`                  // false
 	SampleJoinSamplingSession           *bool   `json:"sample_join_sampling_session,omitempty"`             // false
+	CreateModelViaLoadWeights *bool `json:"create_model_via_load_weights,omitempty"`
 }
 
 // DynamicConfigResponse sets client behaviour that is asked for again and again.
