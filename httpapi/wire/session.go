@@ -53,7 +53,7 @@ type ConfigResponse struct {
 	SampleUseRetrieveFutures            *bool   `json:"sample_use_retrieve_futures,omitempty"`              // false
 	CustomLossServerSide                *bool   `json:"custom_loss_server_side,omitempty"`                  // false
 	SampleJoinSamplingSession           *bool   `json:"sample_join_sampling_session,omitempty"`             // false
-	CreateModelViaLoadWeights *bool `json:"create_model_via_load_weights,omitempty"`
+	CreateModelViaLoadWeights           *bool   `json:"create_model_via_load_weights,omitempty"`            // false; read by SDKs before 0.38, which load in one request when told to
 }
 
 // DynamicConfigResponse sets client behaviour that is asked for again and again.
