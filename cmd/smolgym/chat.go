@@ -77,6 +77,9 @@ func (f *chatFlags) run(cmd *cobra.Command) error {
 	if cmd.Flags().Changed("message") {
 		return f.turn(ctx, cmd, f.message)
 	}
+	if err := f.exists(); err != nil { // before a person types to nobody
+		return err
+	}
 	lines := bufio.NewScanner(cmd.InOrStdin())
 	lines.Buffer(nil, 1<<20)
 	for {
@@ -89,6 +92,19 @@ func (f *chatFlags) run(cmd *cobra.Command) error {
 			return err
 		}
 	}
+}
+
+// exists asks the server for the model or checkpoint.
+func (f *chatFlags) exists() error {
+	route := modelPath(f.req.Model)
+	if strings.HasPrefix(f.req.Model, tinkerScheme) {
+		var err error
+		if route, err = checkpointRoute(f.req.Model); err != nil {
+			return err
+		}
+	}
+	_, err := f.get(route)
+	return err
 }
 
 // turn sends the conversation and prints the answer, which becomes part of it.

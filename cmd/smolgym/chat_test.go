@@ -82,6 +82,7 @@ func TestChat(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	cli(t, "", env, "chat", "nobody", "--message", "x").want(t, exitNotFound, "nobody")
+	cli(t, "hello\n", env, "chat", "nobody").want(t, exitNotFound, "nobody")
 	cli(t, "", env, "chat", "speaker", "--message", strings.Repeat("x", 100)).wantFailure(t, "context", "64")
 	for _, args := range [][]string{{}, {"tinker://x"}, {"speaker", "--max-tokens", "0"}, {"speaker", "--temperature", "-1"}, {"speaker", "--top-p", "2"}, {"speaker", "--seed", "x"}} {
 		cli(t, "", env, append([]string{"chat"}, args...)...).want(t, exitUsage, "for example: smolgym chat me/mymodel")
