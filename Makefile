@@ -57,8 +57,8 @@ fuzz: ## 30 s for each fuzz target
 bench: ## kernel and tokenizer benchmarks
 	$(GO) test -run '^$$' -bench . -benchtime 1s ./kernels/... ./tokenizer/... ./store/...
 
-deps: ## write the binary's package list, which a test compares
-	$(GO) list -deps ./cmd/smolgym | grep '\.' | sort > testdata/deps.txt
+deps: ## write the list of outside packages in the binary, which a test compares
+	$(GO) list -deps ./cmd/smolgym | grep '^[^/]*\.' | LC_ALL=C sort > testdata/deps.txt
 
 size: ## lines of Go, C and Python per folder
 	@git ls-files '*.go' '*.c' '*.h' '*.py' | xargs wc -l | awk '$$2 != "total" {n=split($$2,p,"/"); d=(n>1?p[1] (n>2?"/" p[2]:""):"."); s[d]+=$$1; t+=$$1} END {for (d in s) printf "%7d  %s\n", s[d], d; printf "%7d  in all\n", t}' | sort -k2

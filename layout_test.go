@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -165,6 +166,37 @@ func TestFileSize(t *testing.T) {
 			if n := strings.Count(string(text), "\n"); n > 600 && !generated.Match(text) {
 				t.Errorf("%s has %d lines, the limit is 600: split it by subject", path, n)
 			}
+		}
+	}
+}
+
+// TestOutsidePackages: what the binary is made of is checked in, so that growth
+// shows in review. make deps writes the list.
+func TestOutsidePackages(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "./cmd/smolgym").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var have []string
+	for _, name := range strings.Fields(string(out)) {
+		if first, _, _ := strings.Cut(name, "/"); strings.Contains(first, ".") {
+			have = append(have, name)
+		}
+	}
+	slices.Sort(have)
+	text, err := os.ReadFile(filepath.Join("testdata", "deps.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Fields(string(text))
+	for _, name := range have {
+		if !slices.Contains(want, name) {
+			t.Errorf("the binary now contains %s: argue it in ARCHITECTURE.md and run make deps", name)
+		}
+	}
+	for _, name := range want {
+		if !slices.Contains(have, name) {
+			t.Errorf("the binary no longer contains %s: run make deps", name)
 		}
 	}
 }
