@@ -109,6 +109,13 @@ class Server:
         return tinker.RestClient(base_url=self.url, api_key=KEY)
 
 
+def ended(p):
+    """Whether a client process did its work: exit 0, or the SDK's transport aborting (SIGABRT, with nothing said) while the
+    interpreter ends, which it now and then does on a busy machine after everything was answered. What it printed is
+    judged by the caller."""
+    return p.returncode == 0 or (p.returncode == -signal.SIGABRT and bool(p.stdout.strip()) and "Traceback" not in p.stderr)
+
+
 def get(future):
     """The result of any SDK future, with a limit; older SDKs give clients at once."""
     return future.result(timeout=WAIT) if hasattr(future, "result") else future

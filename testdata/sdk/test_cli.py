@@ -44,7 +44,7 @@ class Box:
                            env=dict(os.environ, TINKER_BASE_URL=self.server.url, TINKER_API_KEY=harness.KEY,
                                     COLUMNS="400", HOME=str(self.server.root), **env))
         if check:
-            assert p.returncode == 0, f"tinker {args}: exit {p.returncode}\n{p.stdout}\n{p.stderr}"
+            assert harness.ended(p), f"tinker {args}: exit {p.returncode}\n{p.stdout}\n{p.stderr}"
         harness.check_text(p.stdout + p.stderr)
         return p
 

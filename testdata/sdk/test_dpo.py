@@ -5,14 +5,14 @@ import os
 import subprocess
 
 import pytest
-from harness import HERE
+from harness import HERE, ended
 
 
 @pytest.fixture(scope="module")
 def result(server, torch_python):
     p = subprocess.run([torch_python, str(HERE / "dpo.py"), server.url, "test/tiny"], capture_output=True, text=True,
                        timeout=180, env=dict(os.environ, TINKER_TELEMETRY="0"))
-    assert p.returncode == 0, p.stderr[-4000:]
+    assert ended(p), p.stderr[-4000:]
     return json.loads(p.stdout.splitlines()[-1])
 
 

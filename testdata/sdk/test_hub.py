@@ -127,7 +127,7 @@ def environment(server, home, **more):
 
 def run(python, code, env, *args):
     p = subprocess.run([python, "-c", code, *map(str, args)], env=env, capture_output=True, text=True, timeout=240)
-    assert p.returncode == 0, p.stdout + p.stderr[-6000:]
+    assert harness.ended(p), (p.returncode, p.stdout + p.stderr[-6000:])
     return p.stdout
 
 
