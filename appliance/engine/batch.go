@@ -285,12 +285,12 @@ func (t *Trainer) microBatch(part []Datum, batch Batch, spec loss.Spec, out *Out
 		return err
 	}
 	out.Passes = append(out.Passes, done()...)
-	logprobs := make([]float32, len(p.targets))
-	losses := make([]float32, len(part))
-	if err := e.train.getF32("logprobs", logprobs); err != nil {
+	logprobs, err := e.train.getF32("logprobs", len(p.targets))
+	if err != nil {
 		return err
 	}
-	if err := e.train.getF32("loss", losses); err != nil {
+	losses, err := e.train.getF32("loss", len(part))
+	if err != nil {
 		return err
 	}
 	e.count(func(s *Stats) { s.TrainTokens += int64(dims.T) })

@@ -122,15 +122,13 @@ func (d *decoder) forward(seqs []*sequence) error {
 	if err := e.decode.run(prog, dims, lookup, nil); err != nil {
 		return err
 	}
-	logits := make([]float32, len(batch.rows)*base.info.Vocab)
-	lse := make([]float32, len(batch.rows))
-	if len(batch.rows) > 0 {
-		if err := e.decode.getF32("logits", logits); err != nil {
-			return err
-		}
-		if err := e.decode.getF32("lse", lse); err != nil {
-			return err
-		}
+	logits, err := e.decode.getF32("logits", len(batch.rows)*base.info.Vocab)
+	if err != nil {
+		return err
+	}
+	lse, err := e.decode.getF32("lse", len(batch.rows))
+	if err != nil {
+		return err
 	}
 	d.countStep(batch)
 	d.deliver(batch, logits, lse)

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"encoding/binary"
 	"fmt"
 	"io"
 	"math"
@@ -224,12 +223,12 @@ func (t *Trainer) Step(a AdamParams) (*StepResult, error) {
 		return nil, err
 	}
 	total := 0.0
-	one := make([]float32, 1)
 	for _, p := range t.params {
-		if err := e.train.getF32(optim.NormOutput(p.name), one); err != nil {
+		square, err := e.train.getF32(optim.NormOutput(p.name), 1)
+		if err != nil {
 			return nil, err
 		}
-		total += float64(one[0])
+		total += float64(square[0])
 	}
 	norm := math.Sqrt(total)
 	if math.IsNaN(norm) || math.IsInf(norm, 0) {
@@ -371,8 +370,8 @@ func (t *Trainer) Gradient(name string) ([]float32, error) {
 			if err := t.b.e.dev.Read(raw, g, 0); err != nil {
 				return nil, err
 			}
-			for i := range sum {
-				sum[i] += math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
+			for i, v := range decodeF32(raw) {
+				sum[i] += v
 			}
 		}
 		return sum, nil

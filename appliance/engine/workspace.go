@@ -88,20 +88,17 @@ func (w *workspace) set(name string, raw []byte) error {
 	return w.dev.Write(b, 0, raw)
 }
 
-// getF32 reads the first len(dst) elements of an output.
-func (w *workspace) getF32(name string, dst []float32) error {
+// getF32 reads the first n elements of an output.
+func (w *workspace) getF32(name string, n int) ([]float32, error) {
 	b := w.named[name]
 	if b == nil {
-		return fmt.Errorf("read output %q: the program has none of that name", name)
+		return nil, fmt.Errorf("read output %q: the program has none of that name", name)
 	}
-	raw := make([]byte, 4*len(dst))
+	raw := make([]byte, 4*n)
 	if err := w.dev.Read(raw, b, 0); err != nil {
-		return err
+		return nil, err
 	}
-	for i := range dst {
-		dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
-	}
-	return nil
+	return decodeF32(raw), nil
 }
 
 func floatBytes(v []float32) []byte {
