@@ -31,10 +31,9 @@ $(VENV)/ready: testdata/sdk/requirements.txt testdata/sdk/env.sh
 torch-env: ## the optional, cached environment with torch that some SDK tests and golden makers need
 	bash testdata/sdk/torch_env.sh
 
-test-all: test torch-env ## test, and what takes longer: other SDK and hub client versions, exports read by peft and transformers, cookbook recipes
+test-all: test check-export ## test, and what takes longer: other SDK and hub client versions, exports read by peft and transformers, cookbook recipes
 	SMOLGYM_BIN=$(CURDIR)/$(BIN) sh testdata/sdk/versions.sh
 	SMOLGYM_BIN=$(CURDIR)/$(BIN) bash testdata/hub/versions.sh
-	SMOLGYM_BIN=$(CURDIR)/$(BIN) $(HOME)/.cache/smolgym/torch-venv/bin/python testdata/sdk/check_export.py
 	SMOLGYM_BIN=$(CURDIR)/$(BIN) bash testdata/cookbook/run.sh
 
 check-export: build torch-env ## exports of trained checkpoints, judged by transformers and peft
