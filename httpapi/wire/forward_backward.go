@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -346,14 +345,4 @@ func encodeDatum(d Datum) ([]byte, error) {
 		b = appendBytesField(b, 2, appendBytesField(entry, 2, appendTensor(nil, t)))
 	}
 	return b, nil
-}
-
-// Digest identifies what a request asks for, for telling a repeat from a different request under the same number.
-// Raw bodies cannot serve: their map order changes between retries.
-func (r *ForwardBackwardRequest) Digest() ([sha256.Size]byte, error) {
-	b, err := EncodeForwardBackwardRequest(r)
-	if err != nil {
-		return [sha256.Size]byte{}, err
-	}
-	return sha256.Sum256(b), nil
 }

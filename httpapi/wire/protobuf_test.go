@@ -154,12 +154,12 @@ func TestConfigPrefersNewer(t *testing.T) {
 	}
 }
 
-func TestDigestTellsRequestsApart(t *testing.T) {
+func TestEncodingTellsRequestsApart(t *testing.T) {
 	base := func() *ForwardBackwardRequest {
 		return &ForwardBackwardRequest{ModelID: "m", SeqID: 1, LossFn: "ppo", Config: map[string]ConfigValue{"a": {Number: 1}},
 			Data: []Datum{{Tokens: []int32{1, 2}, Inputs: map[string]Tensor{"w": FloatTensor([]float32{1, 2})}}}}
 	}
-	seen := map[[32]byte]string{}
+	seen := map[string]string{}
 	for name, change := range map[string]func(*ForwardBackwardRequest){
 		"same":   func(*ForwardBackwardRequest) {},
 		"token":  func(r *ForwardBackwardRequest) { r.Data[0].Tokens[1] = 3 },
@@ -173,14 +173,14 @@ func TestDigestTellsRequestsApart(t *testing.T) {
 	} {
 		r := base()
 		change(r)
-		d, err := r.Digest()
+		b, err := EncodeForwardBackwardRequest(r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if other, ok := seen[d]; ok {
-			t.Errorf("%s and %s have one digest", name, other)
+		if other, ok := seen[string(b)]; ok {
+			t.Errorf("%s and %s have one encoding", name, other)
 		}
-		seen[d] = name
+		seen[string(b)] = name
 	}
 }
 
