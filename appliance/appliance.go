@@ -37,6 +37,8 @@ type Options struct {
 	OpenSamples int   // sample requests that may be open before clients are told to slow down; 0 = 20000
 	OpenPrompts int64 // bytes of their prompts, 4 a token; 0 = 256 MiB
 
+	Embedded []Embedded // models that come with the program
+
 	SessionIdle time.Duration // silence after which a session is abandoned; 0 = 10 minutes
 
 	Log *slog.Logger     // slog.Default if nil
@@ -136,6 +138,9 @@ func (a *Appliance) open() error {
 		return errors.Join(err, a.db.Close(), a.dev.Close())
 	}
 	if err := a.loadSessions(); err != nil {
+		return errors.Join(err, a.db.Close(), a.dev.Close())
+	}
+	if err := a.addEmbedded(); err != nil {
 		return errors.Join(err, a.db.Close(), a.dev.Close())
 	}
 	a.eng = engine.New(a.dev, engine.Options{Context: a.opt.Context})

@@ -68,6 +68,9 @@ func (a *Appliance) RemoveModel(name string) error {
 	if err != nil {
 		return err
 	}
+	if a.isEmbedded(m.Name) {
+		return Problemf(CodeUser, "model %s comes with the program and can't be removed", m.Name)
+	}
 	if users := a.usersOf(m.Name); len(users) > 0 {
 		return Problemf(CodeConflict, "model %s is in use by %s", m.Name, strings.Join(users, ", ")).
 			WithHint("finish their sessions first")
