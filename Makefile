@@ -7,7 +7,7 @@ VENV := .venv
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all test-go test-sdk lint race fuzz bench torch-env check-export clean size deps
+.PHONY: help build test test-all test-go test-sdk lint race fuzz bench bench-import torch-env check-export clean size deps
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -55,6 +55,9 @@ fuzz: ## 30 s for each fuzz target
 
 bench: ## kernel and tokenizer benchmarks
 	$(GO) test -run '^$$' -bench . -benchtime 1s ./kernels/... ./tokenizer/... ./store/...
+
+bench-import: build $(VENV)/ready ## import and merged export of a 1.2 GB model against copying and hashing it (7 GB of disk); ARGS="--runs 5 --dir DIR"
+	SMOLGYM_BIN=$(CURDIR)/$(BIN) $(VENV)/bin/python testdata/sdk/bench_import.py $(ARGS)
 
 deps: ## write the list of outside packages in the binary, which a test compares
 	$(GO) list -deps ./cmd/smolgym | grep '^[^/]*\.' | LC_ALL=C sort > testdata/deps.txt

@@ -35,7 +35,7 @@ var rooms = map[string]struct {
 	"model/lora":         {may: []string{"model/ir", "model/safetensors"}},
 	"model/plan":         {may: []string{"model/ir"}},
 	"model/customloss":   {},
-	"model/export":       {may: []string{"model/hf", "model/lora", "model/safetensors", "model/gguf", "model/ir", "model/arch"}},
+	"model/export":       {may: []string{"model/hf", "model/lora", "model/safetensors", "model/gguf", "model/ir", "model/arch"}, outside: []string{"golang.org/x/sys"}},
 	"kernels":            {may: []string{"model/ir"}},
 	"kernels/reference":  {may: []string{"kernels", "model/ir"}, special: []string{"unsafe"}},
 	"kernels/cpu":        {may: []string{"kernels", "model/ir"}, special: []string{"C", "unsafe"}, outside: []string{"golang.org/x/sys"}},

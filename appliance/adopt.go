@@ -1,15 +1,14 @@
 package appliance
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/google/uuid"
 
 	"smolgym/model/export"
 	"smolgym/store"
-	"smolgym/store/blob"
 )
 
 // BeginImport announces the files of an adapter (PEFT's folder) for a stored model.
@@ -91,19 +90,19 @@ func (a *Appliance) adopt(model, name string, uni *export.Uniform) (store.Checkp
 	cp := store.Checkpoint{CheckpointKey: store.CheckpointKey{RunID: RunID(session.ID, 0), Kind: store.KindWeights, Name: name},
 		Adapter: store.Adapter{Rank: c.Rank, Alpha: c.Alpha, TrainAttn: c.Attention, TrainMLP: c.MLP, TrainUnembed: c.Unembed},
 		Created: now, BaseModel: model, Numerics: a.numerics()}
-	var held []blob.ID
+	infos, err := a.db.Blobs().PutAll(context.Background(), len(uni.Tensors), func(i int) ([]byte, error) { return read(uni.Tensors[i]) })
+	if err != nil {
+		return cp, err
+	}
 	defer func() {
-		a.db.Blobs().Release(held...)
+		for _, info := range infos {
+			a.db.Blobs().Release(info.ID)
+		}
 		a.garbage.Store(true)
 	}()
-	for _, t := range uni.Tensors {
-		info, err := a.putTensor(t)
-		if err != nil {
-			return cp, fmt.Errorf("tensor %s: %w", t.Name, err)
-		}
-		held = append(held, info.ID)
-		cp.Tensors = append(cp.Tensors, store.Tensor{Name: t.Name, DType: "F32", Shape: t.Shape, Blob: info.ID, Bytes: info.Size})
-		cp.SizeBytes += info.Size
+	for i, t := range uni.Tensors {
+		cp.Tensors = append(cp.Tensors, store.Tensor{Name: t.Name, DType: "F32", Shape: t.Shape, Blob: infos[i].ID, Bytes: infos[i].Size})
+		cp.SizeBytes += infos[i].Size
 	}
 	if err := a.db.AddSession(session); err != nil {
 		return cp, err
@@ -116,11 +115,16 @@ func (a *Appliance) adopt(model, name string, uni *export.Uniform) (store.Checkp
 	return cp, a.db.AddCheckpoint(cp)
 }
 
-func (a *Appliance) putTensor(t export.Tensor) (blob.Info, error) {
+// read reads a tensor whole: those of adapters are small.
+func read(t export.Tensor) (data []byte, err error) {
 	r, err := t.Open()
 	if err != nil {
-		return blob.Info{}, err
+		return nil, fmt.Errorf("tensor %s: %w", t.Name, err)
 	}
 	defer r.Close() // only read from
-	return a.db.Blobs().Put(io.NewSectionReader(r, 0, r.Size()))
+	data = make([]byte, r.Size())
+	if n, err := r.ReadAt(data, 0); n < len(data) {
+		return nil, fmt.Errorf("tensor %s: %w", t.Name, err)
+	}
+	return data, nil
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/http"
 	"net/url"
@@ -152,15 +151,12 @@ func (f *exportFlags) download(route, target string, length int64, p *progress) 
 			err = errors.Join(err, os.Remove(part.Name()))
 		}
 	}()
-	n, err := io.Copy(part, p.reader(resp.Body, "writing "+filepath.Base(target), 0, length))
+	n, err := save(part, p.reader(resp.Body, "writing "+filepath.Base(target), 0, length))
 	if err == nil && n != length {
 		err = fmt.Errorf("%d bytes came, %d were announced", n, length)
 	}
 	if err == nil {
 		err = part.Chmod(0o644)
-	}
-	if err == nil {
-		err = part.Sync()
 	}
 	if err = errors.Join(err, part.Close()); err != nil {
 		return err

@@ -75,8 +75,8 @@ func (c *client) open(ctx context.Context, method, path string, body io.Reader, 
 		req.Header[k] = v
 	}
 	req.Header.Set("X-API-Key", apiKey())
-	if sized, ok := body.(interface{ Size() int64 }); ok {
-		req.ContentLength = sized.Size()
+	if file, ok := body.(*rest); ok {
+		req.Body, req.ContentLength = file.File, file.n // the file itself goes to the socket without a copy
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {

@@ -2,20 +2,15 @@ package main
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -146,77 +141,4 @@ func (c *client) post(path string, body []byte, into any) error {
 		return err
 	}
 	return json.Unmarshal(data, into)
-}
-
-// describe hashes a file.
-func describe(path, name string, p *progress) (httpapi.File, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return httpapi.File{}, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return httpapi.File{}, err
-	}
-	h := sha256.New()
-	if _, err := io.Copy(h, p.reader(f, "hashing "+name, 0, info.Size())); err != nil {
-		return httpapi.File{}, fmt.Errorf("hash %s: %w", path, err)
-	}
-	return httpapi.File{Path: name, Size: info.Size(), SHA256: hex.EncodeToString(h.Sum(nil))}, nil
-}
-
-// send uploads the rest of a file.
-func (c *client) send(id, path string, f httpapi.UploadFile, p *progress) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	rest := io.NewSectionReader(file, f.Have, f.Size-f.Have)
-	route := fmt.Sprintf("/smolgym/v1/uploads/%s/files/%s?offset=%d", id, url.PathEscape(f.Path), f.Have)
-	body := &sized{Reader: p.reader(rest, "sending "+f.Path, f.Have, f.Size), n: rest.Size()}
-	_, err = c.call(http.MethodPut, route, body, http.Header{"Content-Type": {"application/octet-stream"}})
-	return err
-}
-
-// sized is a body of known length.
-type sized struct {
-	io.Reader
-	n int64
-}
-
-func (s *sized) Size() int64 { return s.n }
-
-// progress tells on stderr how far a long copy is: at most once a second, and
-// nothing of copies that take less.
-type progress struct {
-	out  io.Writer
-	last time.Time
-}
-
-func (p *progress) line(text string) {
-	fmt.Fprintln(p.out, text)
-	p.last = time.Now()
-}
-
-type progressReader struct {
-	io.Reader
-	p           *progress
-	what        string
-	done, total int64
-}
-
-func (p *progress) reader(r io.Reader, what string, done, total int64) io.Reader {
-	p.last = time.Now()
-	return &progressReader{r, p, what, done, total}
-}
-
-func (r *progressReader) Read(b []byte) (int, error) {
-	n, err := r.Reader.Read(b)
-	r.done += int64(n)
-	if time.Since(r.p.last) > time.Second {
-		r.p.line(fmt.Sprintf("%s: %s of %s", r.what, size(r.done), size(r.total)))
-	}
-	return n, err
 }

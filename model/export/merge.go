@@ -1,6 +1,7 @@
 package export
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -24,8 +25,16 @@ type factors struct {
 	scale      float64
 
 	group int       // the one that right and whole are of, -1 before the first
-	right []float64 // [rank,cols]
+	right []float64 // in strips, [strips,rank,8]; columns beyond the last are zero
 	whole []float32 // [rows,rank], where the weight is transposed
+}
+
+// strips is the number of strips that hold a row.
+func (f *factors) strips() int { return (f.cols + stripCols - 1) / stripCols }
+
+// setRight puts one value of the right factor in its place.
+func (f *factors) setRight(r, col int, x float32) {
+	f.right[(col/stripCols*f.rank+r)*stripCols+col%stripCols] = float64(x)
 }
 
 func openFactors(m Module, at lora.Adapter) (*factors, error) {
@@ -51,7 +60,9 @@ func (f *factors) load(group int) error {
 		return nil
 	}
 	f.group = group
-	f.right = slices.Grow(f.right[:0], f.rank*f.cols)[:f.rank*f.cols]
+	n := f.strips() * f.rank * stripCols
+	f.right = slices.Grow(f.right[:0], n)[:n]
+	clear(f.right)
 	row := make([]float32, max(f.rows, f.cols, f.rank))
 	if !f.transposed {
 		row = row[:f.cols]
@@ -60,7 +71,7 @@ func (f *factors) load(group int) error {
 				return fmt.Errorf("read A: %w", err)
 			}
 			for i, x := range row {
-				f.right[r*f.cols+i] = float64(x)
+				f.setRight(r, i, x)
 			}
 		}
 		return nil
@@ -70,7 +81,7 @@ func (f *factors) load(group int) error {
 			return fmt.Errorf("read B: %w", err)
 		}
 		for r, x := range row[:f.rank] {
-			f.right[r*f.cols+o] = float64(x)
+			f.setRight(r, o, x)
 		}
 	}
 	f.whole = slices.Grow(f.whole[:0], f.rows*f.rank)[:f.rows*f.rank]
@@ -98,27 +109,36 @@ func (f *factors) left(dst []float32, first int) error {
 }
 
 // merge writes rows [first,first+rows) of the weight, counted over all groups. Sums run in float64 in the order of the rank,
-// and a value is rounded once, to dtype. w holds the old rows from element wFirst on.
+// and a value is rounded once, to dtype. w holds the old rows from element wFirst on. Blocks are read, merged and written at
+// the same time.
 func (f *factors) merge(out io.Writer, w elements, wFirst int64, first, rows int, dtype safetensors.DType) (err error) {
 	per := max(1, block/f.cols)
 	size := int(dtype.Size())
-	values, b := make([]float32, min(per, rows)*f.cols), make([]float32, min(per, rows)*f.rank)
+	b := make([]float32, min(per, rows)*f.rank)
+	next := func(done int) int { return min(per, rows-done, f.rows-(first+done)%f.rows) }
+	from := &reader{w: w}
+	defer from.stop()
 	ahead := &writer{w: out}
 	defer func() { err = errors.Join(err, ahead.wait()) }()
+	from.start(next(0)*f.cols, wFirst)
 	for done, n := 0, 0; done < rows; done += n {
 		group, row := (first+done)/f.rows, (first+done)%f.rows
-		n = min(per, rows-done, f.rows-row)
-		if err := f.load(group); err != nil {
+		n = next(done)
+		values, err := from.wait()
+		if err != nil {
 			return err
 		}
-		if err := w.read(values[:n*f.cols], wFirst+int64(done)*int64(f.cols)); err != nil {
+		if after := done + n; after < rows {
+			from.start(next(after)*f.cols, wFirst+int64(after)*int64(f.cols))
+		}
+		if err := f.load(group); err != nil {
 			return err
 		}
 		if err := f.left(b[:n*f.rank], row); err != nil {
 			return err
 		}
 		bytes := ahead.buffer(n * f.cols * size)
-		if err := f.block(values[:n*f.cols], b, bytes, n, dtype); err != nil {
+		if err := f.block(values, b, bytes, n, dtype); err != nil {
 			return fmt.Errorf("rows %d to %d: %w", first+done, first+done+n-1, err)
 		}
 		if err := ahead.write(bytes); err != nil {
@@ -126,6 +146,42 @@ func (f *factors) merge(out io.Writer, w elements, wFirst int64, first, rows int
 		}
 	}
 	return nil
+}
+
+// reader reads one buffer while the one before is used.
+type reader struct {
+	w       elements
+	buffers [2][]float32
+	next    int
+	pending chan error // of the read that is under way
+	into    []float32
+}
+
+// start begins to read n values, once those that wait gave are out of use.
+func (r *reader) start(n int, first int64) {
+	b := &r.buffers[r.next]
+	if cap(*b) < n {
+		*b = make([]float32, n)
+	}
+	r.next = 1 - r.next
+	r.into = (*b)[:n]
+	done, into := make(chan error, 1), r.into
+	r.pending = done
+	go func() { done <- r.w.read(into, first) }()
+}
+
+// wait gives the values that are being read.
+func (r *reader) wait() ([]float32, error) {
+	err := <-r.pending
+	r.pending = nil
+	return r.into, err
+}
+
+// stop ends a read whose values nobody wants any more.
+func (r *reader) stop() {
+	if r.pending != nil {
+		<-r.pending
+	}
 }
 
 // writer writes one buffer while the next is filled.
@@ -171,19 +227,28 @@ func (w *writer) wait() error {
 
 // block merges and rounds n rows. Rows don't depend on each other: the number of goroutines changes no bit.
 func (f *factors) block(values, b []float32, out []byte, n int, dtype safetensors.DType) error {
-	workers := max(1, min(runtime.GOMAXPROCS(0), n, 8))
-	per := (n + workers - 1) / workers
+	groups := (n + stripRows - 1) / stripRows
+	workers := max(1, min(runtime.GOMAXPROCS(0), groups, 8))
+	per := (groups + workers - 1) / workers * stripRows
 	errs := make([]error, workers)
 	size := int(dtype.Size())
 	var wg sync.WaitGroup
 	for k := range workers {
 		lo, hi := min(k*per, n), min((k+1)*per, n)
 		wg.Go(func() {
-			sum := make([]float64, f.cols)
-			for o := lo; o < hi && errs[k] == nil; o++ {
-				row := values[o*f.cols : (o+1)*f.cols]
-				f.row(row, b[o*f.rank:(o+1)*f.rank], sum, dtype)
-				errs[k] = put(out[o*f.cols*size:(o+1)*f.cols*size], dtype, row)
+			wide := f.strips() * stripCols
+			sum, left := make([]float64, stripRows*wide), make([]float64, f.rank*stripRows)
+			for o := lo; o < hi; o += stripRows {
+				rows := min(stripRows, hi-o)
+				f.gather(left, b[o*f.rank:(o+rows)*f.rank])
+				sums(sum, left, f.right, f.rank, f.strips())
+				for i := range rows {
+					at := (o + i) * f.cols
+					if err := add(out[at*size:(at+f.cols)*size], values[at:at+f.cols], sum[i*wide:], f.scale, dtype); err != nil {
+						errs[k] = fmt.Errorf("row %d: %w", o+i, err)
+						return
+					}
+				}
 			}
 		})
 	}
@@ -196,36 +261,55 @@ func (f *factors) block(values, b []float32, out []byte, n int, dtype safetensor
 	return nil
 }
 
-// row adds scale·b·right to w. The conversions of products keep a compiler from fusing them, so that every machine gives the
-// same bits.
-func (f *factors) row(w, b []float32, sum []float64, dtype safetensors.DType) {
-	clear(sum)
-	r := 0
-	for ; r+4 <= f.rank; r += 4 { // four at a time: one load and store of the sum for four products, in the same order
-		a0, a1, a2, a3 := f.right[r*f.cols:][:len(sum)], f.right[(r+1)*f.cols:][:len(sum)], f.right[(r+2)*f.cols:][:len(sum)], f.right[(r+3)*f.cols:][:len(sum)]
-		b0, b1, b2, b3 := float64(b[r]), float64(b[r+1]), float64(b[r+2]), float64(b[r+3])
+// gather turns up to four rows of the left factor, [rows,rank], into [rank,4]; rows that aren't there are zero.
+func (f *factors) gather(left []float64, b []float32) {
+	clear(left)
+	for i, x := range b {
+		left[i%f.rank*stripRows+i/f.rank] = float64(x)
+	}
+}
+
+// add writes w + scale·sum, rounded once, and overwrites w. The conversions of products keep a compiler from fusing them, so
+// that every machine gives the same bits.
+func add(dst []byte, w []float32, sum []float64, scale float64, dtype safetensors.DType) error {
+	sum = sum[:len(w)]
+	switch dtype {
+	case safetensors.F32:
 		for i, s := range sum {
-			s += float64(b0 * a0[i])
-			s += float64(b1 * a1[i])
-			s += float64(b2 * a2[i])
-			sum[i] = s + float64(b3*a3[i])
+			w[i] = float32(float64(w[i]) + float64(scale*s))
+		}
+	case safetensors.BF16:
+		return addBF16(dst, w, sum, scale)
+	default:
+		for i, s := range sum {
+			w[i] = odd(float64(w[i]) + float64(scale*s))
 		}
 	}
-	for ; r < f.rank; r++ {
-		a0, b0 := f.right[r*f.cols:][:len(sum)], float64(b[r])
-		for i, s := range sum {
-			sum[i] = s + float64(b0*a0[i])
-		}
-	}
-	if dtype == safetensors.F32 {
-		for i, s := range sum {
-			w[i] = float32(float64(w[i]) + float64(f.scale*s))
-		}
-		return
-	}
+	return put(dst, dtype, w)
+}
+
+// addBF16 rounds a float64 to the nearest bfloat16, ties to even, by its bits; what isn't a normal number in both types goes
+// the long way.
+func addBF16(dst []byte, w []float32, sum []float64, scale float64) error {
+	const (
+		cut  = 52 - 7     // mantissa bits that a bfloat16 hasn't
+		bias = 1023 - 127 // between the exponents
+	)
+	dst = dst[:2*len(sum)]
 	for i, s := range sum {
-		w[i] = odd(float64(w[i]) + float64(f.scale*s))
+		x := float64(w[i]) + float64(scale*s)
+		b := math.Float64bits(x)
+		r := (b + 1<<(cut-1) - 1 + b>>cut&1) >> cut // sign, 11 bits of exponent, 7 of mantissa
+		if e := r>>7&0x7ff - bias; e-1 < 254 {
+			binary.LittleEndian.PutUint16(dst[2*i:], uint16(b>>63<<15|e<<7|r&0x7f))
+			continue
+		}
+		w[i] = odd(x)
+		if err := put(dst[2*i:2*i+2], safetensors.BF16, w[i:i+1]); err != nil {
+			return fmt.Errorf("column %d: %w", i, err)
+		}
 	}
+	return nil
 }
 
 // odd rounds to float32 towards zero, with the last bit set if anything was lost: rounding that again to a shorter type

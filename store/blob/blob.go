@@ -82,7 +82,7 @@ type File interface {
 
 // Options are the settings of a Store; the zero value is right for production.
 type Options struct {
-	TxBytes    int              // bytes of chunks per write transaction; 64 MiB if 0
+	TxBytes    int              // bytes of chunks per write transaction, of which a Writer uses up to half; 64 MiB if 0
 	PartialAge time.Duration    // an upload untouched for longer is collected; 7 days if 0
 	Now        func() time.Time // time.Now if nil
 }

@@ -23,16 +23,18 @@ func recycle(chunks [][]byte) {
 }
 
 // Writer takes the content of one blob. It isn't safe for concurrent use. The
-// deferred Close of a Writer is right in every case.
+// deferred Close of a Writer is right in every case. While one transaction's worth
+// of chunks is being committed it takes and hashes the next.
 type Writer struct {
 	s       *Store
 	id      ID
 	hash    hash.Hash
-	size    int64    // bytes taken
-	first   uint32   // number of the first pending chunk; all before are in the file
-	stored  bool     // the file knows the id
-	pending [][]byte // chunks, all full but the last, each backed by a pooled array
-	err     error    // first failure or ErrClosed, returned from then on
+	size    int64      // bytes taken
+	first   uint32     // number of the first pending chunk; all before are in the file or on their way
+	stored  bool       // the file knows the id, or will
+	pending [][]byte   // chunks, all full but the last, each backed by a pooled array
+	flight  chan error // of the commit that is under way; nil if none is
+	err     error      // first failure or ErrClosed, returned from then on
 
 	announced *announced // non-nil for a resumable upload
 	known     *Info      // the content was there before the first byte
@@ -57,29 +59,58 @@ func (w *Writer) Write(p []byte) (n int, err error) {
 	if w.err != nil {
 		return 0, fmt.Errorf("write blob: %w", w.err)
 	}
-	limit := int64(maxSize)
-	if w.announced != nil {
-		limit = w.announced.size
-	}
-	if int64(len(p)) > limit-w.size {
+	if limit := w.limit(); int64(len(p)) > limit-w.size {
 		return 0, fmt.Errorf("write blob: %d bytes after %d of %d: %w", len(p), w.size, limit, ErrTooLong)
 	}
 	for len(p) > 0 {
 		c := w.room()
 		k := copy(c[len(c):ChunkSize], p)
-		w.hash.Write(p[:k])
-		w.pending[len(w.pending)-1] = c[:len(c)+k]
-		w.size += int64(k)
 		n += k
 		p = p[k:]
-		if w.full() {
-			if err := w.flush(); err != nil {
-				w.err = err
-				return n, fmt.Errorf("write blob: %w", err)
-			}
+		if err := w.take(k); err != nil {
+			return n, fmt.Errorf("write blob: %w", err)
 		}
 	}
 	return n, nil
+}
+
+// ReadFrom takes everything from r, which reads straight into the chunks. What was
+// read before an error is taken.
+func (w *Writer) ReadFrom(r io.Reader) (n int64, err error) {
+	if w.err != nil {
+		return 0, fmt.Errorf("write blob: %w", w.err)
+	}
+	limit := w.limit()
+	for {
+		var k int
+		if left := limit - w.size; left == 0 {
+			if k, err = r.Read(make([]byte, 1)); k > 0 {
+				return n, fmt.Errorf("write blob: more than %d bytes: %w", limit, ErrTooLong)
+			}
+		} else {
+			c := w.room()
+			k, err = r.Read(c[len(c):min(ChunkSize, int64(len(c))+left)])
+		}
+		if k > 0 {
+			n += int64(k)
+			if failed := w.take(k); failed != nil {
+				return n, fmt.Errorf("write blob: %w", failed)
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+}
+
+func (w *Writer) limit() int64 {
+	if w.announced != nil {
+		return w.announced.size
+	}
+	return maxSize
 }
 
 // room returns the last pending chunk, which has room for at least one byte.
@@ -92,21 +123,67 @@ func (w *Writer) room() []byte {
 	return c
 }
 
-// full reports whether a transaction's worth of whole chunks is pending. Uploads
-// commit more often: what isn't committed must be sent again after a crash.
-func (w *Writer) full() bool {
-	n := len(w.pending)
-	limit := w.s.opt.TxBytes
-	if w.announced != nil {
-		limit = max(limit/4, ChunkSize)
+// take counts k bytes that were put into the room, and begins a commit when it is
+// time for one.
+func (w *Writer) take(k int) error {
+	last := &w.pending[len(w.pending)-1]
+	end := len(*last)
+	*last = (*last)[:end+k]
+	w.hash.Write((*last)[end:])
+	w.size += int64(k)
+	if end+k < ChunkSize {
+		return nil
 	}
-	return n > 0 && len(w.pending[n-1]) == ChunkSize && n*ChunkSize >= limit
+	n := len(w.pending) * ChunkSize
+	switch {
+	case n >= w.s.opt.TxBytes/2:
+		if w.err = w.land(); w.err != nil {
+			return w.err
+		}
+	case n < w.s.opt.TxBytes/4 || !w.landed():
+		return nil
+	}
+	w.err = w.start()
+	return w.err
 }
 
-// flush commits the pending chunks of a blob that isn't finished.
-func (w *Writer) flush() error {
-	if len(w.pending) == 0 {
+// landed reports whether no commit is under way.
+func (w *Writer) landed() bool {
+	if w.flight == nil {
+		return true
+	}
+	select {
+	case err := <-w.flight:
+		w.flight <- err // for land: the channel holds one
+		return true
+	default:
+		return false
+	}
+}
+
+// land waits for the commit that is under way.
+func (w *Writer) land() error {
+	if w.flight == nil {
 		return nil
+	}
+	err := <-w.flight
+	w.flight = nil
+	return err
+}
+
+// flush commits the pending chunks of a blob that isn't finished, the last one short or not.
+func (w *Writer) flush() error {
+	if err := w.start(); err != nil {
+		return err
+	}
+	return w.land()
+}
+
+// start begins to commit the pending chunks, after the commit before. They are the
+// whole of what was taken, so the saved hash goes with them.
+func (w *Writer) start() error {
+	if err := w.land(); err != nil || len(w.pending) == 0 {
+		return err
 	}
 	m := meta{state: stateWriting, size: uint64(w.size), have: uint64(w.size), touched: w.s.opt.Now().UnixNano()}
 	if w.announced != nil {
@@ -117,32 +194,39 @@ func (w *Writer) flush() error {
 		}
 		m.hash = state
 	}
-	err := w.s.file.Update(func(tx *bolt.Tx) error {
-		if w.announced != nil {
-			if err := tx.Bucket(partialBucket).Put(w.announced.sum[:], idKey(w.id)); err != nil {
-				return err
-			}
-		}
-		if err := putMeta(tx, w.id, m); err != nil {
-			return err
-		}
-		return w.putPending(tx)
-	})
-	if err != nil {
-		return err
+	id, first, chunks := w.id, w.first, w.pending
+	var sum []byte // of an upload
+	if w.announced != nil {
+		sum = m.sum[:]
 	}
 	w.stored = true
-	w.first += uint32(len(w.pending))
-	recycle(w.pending)
-	w.pending = w.pending[:0]
+	w.first += uint32(len(chunks))
+	w.pending = nil
+	flight := make(chan error, 1)
+	w.flight = flight
+	go func() {
+		err := w.s.file.Update(func(tx *bolt.Tx) error {
+			if sum != nil {
+				if err := tx.Bucket(partialBucket).Put(sum, idKey(id)); err != nil {
+					return err
+				}
+			}
+			if err := putMeta(tx, id, m); err != nil {
+				return err
+			}
+			return putChunks(tx, id, first, chunks)
+		})
+		recycle(chunks)
+		flight <- err
+	}()
 	return nil
 }
 
-func (w *Writer) putPending(tx *bolt.Tx) error {
+func putChunks(tx *bolt.Tx, id ID, first uint32, chunks [][]byte) error {
 	b := tx.Bucket(chunkBucket)
 	b.FillPercent = 1.0 // keys only ever append
-	for i, c := range w.pending {
-		if err := b.Put(chunkKey(w.id, w.first+uint32(i)), c); err != nil {
+	for i, c := range chunks {
+		if err := b.Put(chunkKey(id, first+uint32(i)), c); err != nil {
 			return err
 		}
 	}
@@ -167,6 +251,9 @@ func (w *Writer) commit() (Info, error) {
 	if w.known != nil {
 		w.end()
 		return *w.known, nil
+	}
+	if w.err = w.land(); w.err != nil {
+		return Info{}, w.err
 	}
 	sum := Sum(w.hash.Sum(nil))
 	if a := w.announced; a != nil {
@@ -196,7 +283,7 @@ func (w *Writer) commit() (Info, error) {
 				return err
 			}
 		}
-		if err := w.putPending(tx); err != nil {
+		if err := putChunks(tx, w.id, w.first, w.pending); err != nil {
 			return err
 		}
 		return finish(tx, info, w.s.opt.Now().UnixNano())
@@ -235,7 +322,7 @@ func finish(tx *bolt.Tx, info Info, now int64) error {
 	return tx.Bucket(sumBucket).Put(info.Sum[:], idKey(info.ID))
 }
 
-// end makes the writer unusable and gives its buffers back.
+// end makes the writer unusable and gives its buffers back. No commit is under way.
 func (w *Writer) end() {
 	recycle(w.pending)
 	w.pending = nil
@@ -262,6 +349,7 @@ func (w *Writer) Abort() error {
 	if errors.Is(w.err, ErrClosed) {
 		return nil
 	}
+	_ = w.land() // what it stored goes, and if it failed nothing was stored
 	var err error
 	if w.known == nil && (w.stored || w.announced != nil) {
 		err = w.s.purge([]ID{w.id})
@@ -283,8 +371,8 @@ func (w *Writer) Close() error {
 	if w.announced == nil || w.known != nil {
 		return w.Abort()
 	}
-	var err error
-	if w.err == nil {
+	err := w.land()
+	if err == nil && w.err == nil {
 		err = w.flush()
 	}
 	w.end()
