@@ -255,7 +255,7 @@ func (a *Appliance) Status() (Status, error) {
 	if err != nil {
 		return Status{}, problemOf("list models", err)
 	}
-	s := Status{Device: a.eng.Device(), Precision: "fp32", Numerics: a.numerics(), Schema: store.Schema, Started: a.started, Models: len(onlyModels(models)), Queue: a.eng.Queue()}
+	s := Status{Device: because(a.opt.Device, a.eng.Device()), Precision: "fp32", Numerics: a.numerics(), Schema: store.Schema, Started: a.started, Models: len(onlyModels(models)), Queue: a.eng.Queue()}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s.Sessions = len(a.sessions)

@@ -50,5 +50,15 @@ func openDevice(opt Options) (kernels.Device, error) {
 	return reference.Open(reference.Options{MemoryBytes: memory}), nil
 }
 
+// because puts why a device was chosen before why it computes as it does.
+func because(device string, info kernels.Info) kernels.Info {
+	why := "asked for by name"
+	if device == "" || device == "auto" {
+		why = "auto: this build has no CUDA device"
+	}
+	info.Why = why + "; " + info.Why
+	return info
+}
+
 // referenceMemory is what the reference device may use, in bytes, when nothing is said.
 const referenceMemory = 8 << 30

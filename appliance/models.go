@@ -137,7 +137,7 @@ func refusal(name string, err error) *Problem {
 // modelRecord is the record of an examined model.
 func (a *Appliance) modelRecord(name string, files []store.File, x *Verdict) store.Model {
 	m := store.Model{Name: name, Created: a.now(), Files: files, Family: x.Checkpoint.Config.ModelType,
-		Context: x.Checkpoint.Config.MaxPositions, Meta: map[string]string{}}
+		Context: x.Context, Meta: map[string]string{}}
 	m.Parameters, m.DType = x.Size()
 	if len(x.Warnings) > 0 {
 		m.Meta["warnings"] = strings.Join(x.Warnings, "\n")

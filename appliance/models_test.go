@@ -2,6 +2,7 @@ package appliance
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -93,8 +94,8 @@ func TestModels(t *testing.T) {
 }
 
 // FR-19: a broken connection keeps what arrived; the model is listed only when
-// whole.
-func TestUploadResumes(t *testing.T) {
+// whole, and is then what was sent.
+func TestFR19UploadResumes(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, Options{Data: dir})
 	files := tinyModel(t, "llama")
@@ -131,8 +132,15 @@ func TestUploadResumes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := a.CommitUpload(u.ID); err != nil {
+	m, err := a.CommitUpload(u.ID)
+	if err != nil {
 		t.Fatal(err)
+	}
+	for path, want := range files { // what is stored is what was sent
+		f, ok := m.File(path)
+		if !ok || f.SHA256 != sha256.Sum256(want) || !bytes.Equal(content(t, a, f.SHA256.String()), want) {
+			t.Errorf("%s is stored with hash %s", path, f.SHA256)
+		}
 	}
 	wrong := maps.Clone(files)
 	u, err = a.BeginUpload("wrong", manifest(wrong))
@@ -144,6 +152,51 @@ func TestUploadResumes(t *testing.T) {
 			t.Errorf("file %s is here and was asked for again", f.Path)
 		}
 	}
+}
+
+func content(t *testing.T, a *Appliance, sum string) []byte {
+	t.Helper()
+	c, err := a.OpenContent(sum)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := io.ReadAll(io.NewSectionReader(c, 0, c.Size()))
+	if err := errors.Join(err, c.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// FR-18, FR-20: what is odd about a model and taken is a warning that is kept with it.
+func TestFR20Warnings(t *testing.T) {
+	a := open(t, Options{})
+	files := tinyModel(t, "steps_llama")
+	files["config.json"] = bytes.Replace(files["config.json"], []byte(`"tie_word_embeddings": false`), []byte(`"tie_word_embeddings": true`), 1)
+	m, err := add(t, a, "tied", files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	contains(t, m.Meta["warnings"], "tie_word_embeddings is true, but lm_head.weight differs from model.embed_tokens.weight", "head of its own")
+	if _, err := add(t, a, "plain", tinyModel(t, "steps_llama")); err != nil {
+		t.Fatal(err)
+	}
+	near(t, "the head that the file brings", scores(t, a, "tied", ""), scores(t, a, "plain", ""), 0)
+}
+
+// A model's context is the one that it is served with, and a cap is said.
+func TestContextOfLongRope(t *testing.T) {
+	a := open(t, Options{})
+	files := tinyModel(t, "steps_llama")
+	files["config.json"] = bytes.Replace(files["config.json"], []byte(`"rope_parameters": {`), []byte(`"rope_parameters": {"short_factor": [1, 1, 1, 1], "long_factor": [2, 3, 4, 5], "original_max_position_embeddings": 8,`), 1)
+	files["config.json"] = bytes.Replace(files["config.json"], []byte(`"rope_type": "default"`), []byte(`"rope_type": "longrope"`), 1)
+	m, err := add(t, a, "long", files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Context != 8 {
+		t.Errorf("context %d, want the original length", m.Context)
+	}
+	contains(t, m.Meta["warnings"], "long_factor")
 }
 
 // What can't be taken is refused with the reasons, before it is listed.

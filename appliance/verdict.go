@@ -12,9 +12,10 @@ import (
 	"smolgym/tokenizer"
 )
 
-// Verdict is what was found out about a model's files without reading a weight.
+// Verdict is what was found out about a model's files. Of the weights only an output head that may be the embedding is read.
 type Verdict struct {
 	Checkpoint *hf.Checkpoint
+	Context    int                  // most positions; known once there are no gaps
 	Tokenizer  *tokenizer.Tokenizer // nil if there is none
 	Gaps       []string             // everything that can't be taken; empty: the model can be
 	Unused     []string             // stored tensors that the model doesn't read, by name; known once there are no gaps
@@ -33,8 +34,8 @@ func (v *Verdict) Size() (parameters int64, dtype string) {
 	return parameters, strings.Join(names, "+")
 }
 
-// Examine reads everything about a model but its weights' values. The error is for
-// files that can't be read at all; what can't be taken is in the verdict.
+// Examine reads everything about a model but its weights' values: of those it compares a head with the embedding where
+// the one may stand for the other. The error is for files that can't be read at all; what can't be taken is in the verdict.
 func Examine(name string, src hf.Source) (*Verdict, error) {
 	ck, err := hf.Describe(src)
 	if err != nil {
@@ -45,10 +46,14 @@ func Examine(name string, src hf.Source) (*Verdict, error) {
 		v.Gaps = append(v.Gaps, fmt.Sprint(g))
 	}
 	if len(v.Gaps) == 0 {
+		if err := arch.Resolve(ck, src); err != nil {
+			return nil, refusal(name, err)
+		}
 		m, err := arch.Build(ck, arch.Train)
 		if err != nil {
 			return nil, refusal(name, err)
 		}
+		v.Context, v.Warnings = m.Context, m.Warnings // the checkpoint's are among them
 		if v.Unused = m.Unused; len(v.Unused) > 0 {
 			v.Warnings = append(v.Warnings, fmt.Sprintf("%s in the files and not used: %s", count(len(v.Unused), "tensor"), some(v.Unused)))
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"debug/elf"
@@ -177,7 +178,13 @@ func serve(t *testing.T, dir string) (url string, cmd *exec.Cmd) {
 
 func serveAt(t *testing.T, dir, addr string) (url string, cmd *exec.Cmd) {
 	t.Helper()
-	cmd = exec.Command(binary, "serve", "--addr", addr)
+	url, cmd, _ = serveWith(t, dir, "--addr", addr)
+	return url, cmd
+}
+
+func serveWith(t *testing.T, dir string, flags ...string) (url string, cmd *exec.Cmd, said string) {
+	t.Helper()
+	cmd = exec.Command(binary, append([]string{"serve"}, flags...)...)
 	cmd.Dir = dir
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -187,18 +194,20 @@ func serveAt(t *testing.T, dir, addr string) (url string, cmd *exec.Cmd) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }) // it may have ended already
-	banner := make([]byte, 4096)
-	n, _ := out.Read(banner)
-	for _, word := range strings.Fields(string(banner[:n])) {
+	lines := bufio.NewScanner(out)
+	for !strings.Contains(said, "HF_ENDPOINT") && lines.Scan() { // the banner's last line
+		said += lines.Text() + "\n"
+	}
+	for _, word := range strings.Fields(said) {
 		if strings.HasPrefix(word, "http://") {
 			url = word
 			break
 		}
 	}
 	if url == "" {
-		t.Fatalf("no address in the banner: %s", banner[:n])
+		t.Fatalf("no address in the banner: %s", said)
 	}
-	return url, cmd
+	return url, cmd, said
 }
 
 // TestModelVerbs: from an empty folder to a model on the server and away again.

@@ -93,7 +93,7 @@ func check(path string) (*verdict, error) {
 		v.Reasons = append(v.Reasons, err.Error())
 		return v, nil
 	}
-	v.Family, v.Context, v.Tokenizer = x.Checkpoint.Config.ModelType, x.Checkpoint.Config.MaxPositions, x.Tokenizer != nil
+	v.Family, v.Context, v.Tokenizer = x.Checkpoint.Config.ModelType, x.Context, x.Tokenizer != nil
 	v.Parameters, v.DType = x.Size()
 	v.Reasons, v.Unused, v.Warnings = append(v.Reasons, x.Gaps...), append(v.Unused, x.Unused...), append(v.Warnings, x.Warnings...)
 	v.Taken = len(v.Reasons) == 0
@@ -106,6 +106,8 @@ func (v *verdict) print(cmd *cobra.Command) error {
 		t.row("family", v.Family)
 		t.row("parameters", v.Parameters)
 		t.row("dtype", v.DType)
+	}
+	if v.Context > 0 { // known of what can be taken
 		t.row("context", fmt.Sprintf("%d tokens", v.Context))
 	}
 	for _, s := range v.Reasons {

@@ -194,7 +194,7 @@ func TestUnusedTensorsAreNamed(t *testing.T) {
 	}
 }
 
-// All combinations of the tie flag and a stored head.
+// FR-20: all combinations of the tie flag and a stored head, with the logits that the reference gives when it loads them.
 func TestTiedHead(t *testing.T) {
 	dir := unpack(t, "tied_head")
 	var info struct {

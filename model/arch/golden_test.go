@@ -330,6 +330,7 @@ func (u *update) step(p optim.AdamParams, n int) float64 {
 	return norm
 }
 
+// FR-21: heads of another size than hidden/heads, grouped keys, and llama3 scaling in every spelling at positions up to 255.
 func TestGeometryGoldens(t *testing.T) {
 	dir := unpack(t, "geometry")
 	var info struct {

@@ -430,3 +430,40 @@ func FuzzSetField(f *testing.F) {
 		}
 	})
 }
+
+// FR-18: adapters in BF16 and F16 on a base model of F32 are taken with exactly the values that are stored.
+func TestFR18HalfAdapterOnF32Base(t *testing.T) {
+	g := openGolden(t, "steps_llama")
+	modules := pair(t, g.tensors("lora.step3.", "base_model.model."), 8)
+	for _, dtype := range []safetensors.DType{safetensors.BF16, safetensors.F16} {
+		p, err := Adapter(g.base, modules, AdapterOptions{DType: dtype})
+		files := build(t, p, err)
+		im, err := ReadAdapter(files, g.base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored := must(safetensors.Parse(bytes.NewReader(files[adapterWeightsName]), int64(len(files[adapterWeightsName]))))
+		rounded := 0
+		for i, m := range im.Modules {
+			for k, x := range []Tensor{m.A, m.B} {
+				want := make([]float32, x.elements())
+				if err := stored.ReadFloat32s(want, x.Name); err != nil {
+					t.Fatal(err)
+				}
+				if info, _ := stored.Tensor(x.Name); info.DType != dtype || !slices.Equal(valuesOf(t, x), want) {
+					t.Errorf("%s: %s has other values than the file", dtype, x.Name)
+				}
+				if whole := [2]Tensor{modules[i].A, modules[i].B}[k]; distance(valuesOf(t, whole), want) > 0 {
+					rounded++
+				}
+			}
+		}
+		if rounded == 0 {
+			t.Errorf("%s: nothing was rounded: the test shows nothing", dtype)
+		}
+		u := im.Uniform()
+		if d := distance(logits(t, g.base, g.ids(), Weights{Adapters: pair(t, u.Tensors, u.Config.Alpha)}), logits(t, g.base, g.ids(), Weights{Adapters: im.Modules})); d != 0 {
+			t.Errorf("%s: logits differ by %g", dtype, d)
+		}
+	}
+}

@@ -26,7 +26,7 @@ os.environ.setdefault("USE_HUB_KERNELS", "0")
 import peft
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 transformers.utils.logging.disable_progress_bar()
@@ -328,8 +328,26 @@ def tied_head(outdir):
             else:
                 case["expect"] = "warning" if eff else "logits.own_head"
             cases.append(case)
+            loaded = tied_logits(d, c, flag, h, ids)
+            want = dict(warning=own, refused=None).get(case["expect"], own if case["expect"] == "logits.own_head" else tied)
+            if want is not None and not torch.equal(loaded, want):
+                raise SystemExit(f"tied_head: the reference loads {case} to other logits")
     out = {"input_ids": ids, "logits.tied": tied, "logits.own_head": own}
     finish(d, out, dict(VERSIONS, family_default=default, cases=cases), outdir)
+
+
+def tied_logits(d, config, flag, head, ids):
+    """The logits of one combination as the reference loads it; of a head that it leaves at random too."""
+    with tempfile.TemporaryDirectory() as t:
+        c = {k: v for k, v in config.items() if k != "tie_word_embeddings"}
+        write_json(os.path.join(t, "config.json"), c if flag is None else dict(c, tie_word_embeddings=flag))
+        state = load_file(os.path.join(d, "trunk.safetensors"))
+        if head:
+            state.update(load_file(os.path.join(d, head)))
+        save_file(state, os.path.join(t, "model.safetensors"), metadata={"format": "pt"})
+        model = AutoModelForCausalLM.from_pretrained(t, dtype=torch.float32, attn_implementation="eager").eval()
+        with torch.no_grad():
+            return model(input_ids=ids, use_cache=False).logits.float()
 
 
 def geometry(outdir):
