@@ -71,7 +71,7 @@ func talk(t *testing.T, a *Appliance, req ChatRequest) (ChatStart, string, ChatE
 	return start, text.String(), end
 }
 
-// A chat's prompt is what the template makes of it, a control token that a message
+// FR-23: a chat's prompt is what the template makes of it, a control token that a message
 // spells stays text, and the streamed answer is what sampling gives for the same seed.
 func TestChat(t *testing.T) {
 	a := open(t, Options{})

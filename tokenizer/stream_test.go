@@ -44,7 +44,7 @@ func TestStreamPieces(t *testing.T) {
 	}
 }
 
-// TestStreamCut: an unfinished character is flushed once, as the whole decode has it.
+// TestStreamCut: (FR-24) an unfinished character is flushed once, as the whole decode has it.
 func TestStreamCut(t *testing.T) {
 	tok := loadOwn(t, "own_bytes")
 	ids := tok.Encode("ok 🦜", false)
@@ -64,7 +64,7 @@ func TestStreamCut(t *testing.T) {
 	}
 }
 
-// TestBeyondVocabulary: ids of a padded vocabulary decode to nothing and don't tear what is around them.
+// TestBeyondVocabulary: (FR-24) ids of a padded vocabulary decode to nothing and don't tear what is around them.
 func TestBeyondVocabulary(t *testing.T) {
 	for _, name := range ownNames {
 		tok := loadOwn(t, name)
