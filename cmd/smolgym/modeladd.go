@@ -72,7 +72,7 @@ func modelFiles(path string) (root string, names []string, err error) {
 	for _, e := range entries {
 		name := e.Name()
 		st, err := os.Stat(filepath.Join(root, name)) // follows links, as hub caches have them
-		if err != nil || !st.Mode().IsRegular() || strings.HasPrefix(name, ".") || !slices.Contains(kinds, filepath.Ext(name)) {
+		if err != nil || !st.Mode().IsRegular() || strings.HasPrefix(name, ".") || !slices.Contains(kinds, filepath.Ext(name)) && !isLicence(name) {
 			continue
 		}
 		if only != "" && name != only && (filepath.Ext(name) == ".safetensors" || strings.HasSuffix(name, ".index.json")) {
@@ -84,6 +84,11 @@ func modelFiles(path string) (root string, names []string, err error) {
 		return "", nil, &exitError{code: exitFailed, hint: "a model folder has config.json and .safetensors files", err: fmt.Errorf("add model: no model files in %q", root)}
 	}
 	return root, names, nil
+}
+
+// isLicence says of a file without an extension that it has to go where the weights go.
+func isLicence(name string) bool {
+	return slices.Contains([]string{"LICENSE", "LICENCE", "NOTICE"}, strings.ToUpper(name))
 }
 
 func (c *client) add(cmd *cobra.Command, name, path, as string) error {

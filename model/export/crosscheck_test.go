@@ -38,7 +38,7 @@ type verdict struct {
 	}
 }
 
-// TestCrossCheck holds our exports, byte for byte, to those that the reference framework has loaded: with no key missing or
+// TestCrossCheck (FR-25, FR-26) holds our exports, byte for byte, to those that the reference framework has loaded: with no key missing or
 // unexpected, with our logits, and not with those of the base. To renew the verdict:
 //
 //	go test ./model/export -run TestCrossCheck -write DIR

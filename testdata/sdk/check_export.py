@@ -3,8 +3,10 @@
     make build torch-env
     ~/.cache/smolgym/torch-venv/bin/python testdata/sdk/check_export.py
 
-LoRA and full update, tied and untied output heads, forms merged and adapter. Prints a line a case and exits 1
-when one differs by more than 1e-4.
+FR-25 and FR-26: five steps of LoRA and full update, tied and untied output heads, forms merged and adapter. No key may be
+missing or unexpected, the log-probabilities are the server's and not the base's, a second export gives the same bytes, side
+files are those that were uploaded, and the live model says what it said before. Prints a line a case and exits 1 when one
+differs by more than 1e-4.
 """
 import json
 import os
@@ -20,6 +22,7 @@ import numpy as np  # noqa: E402
 import peft  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
 from tinker import types  # noqa: E402
 
 import harness  # noqa: E402
@@ -29,31 +32,30 @@ TOLERANCE = 1e-4
 PROMPT = [int(x) for x in np.random.default_rng(5).integers(3, tiny_model.VOCAB, 24)]
 
 
-def tied(folder):
-    """tiny_model without an output head of its own."""
-    tiny_model.write(str(folder))
-    config = tiny_model.config()
-    config["tie_word_embeddings"] = True
-    (folder / "config.json").write_text(json.dumps(config))
-    tensors = tiny_model.weights()
-    del tensors["lm_head.weight"]
-    tiny_model.write_safetensors(str(folder / "model.safetensors"), tensors)
+def side_files(folder):
+    """What goes along with the weights, in spellings that a rewriter would lose."""
+    (folder / "chat_template.jinja").write_bytes(b"{% for m in messages %}<s>{{ m['content'] }}</s>\r\n{% endfor %}")
+    (folder / "generation_config.json").write_bytes(b'{"eos_token_id":  2,\n\n "do_sample": true, "temperature": 0.70}')
     return folder
 
 
 def train(server, name, rank):
-    """The path of a checkpoint after three steps, and the server's log-probabilities of PROMPT under it."""
+    """A sampler of a checkpoint after five steps, its path, and the server's log-probabilities of PROMPT under it."""
     service = server.client()
     trainer = service.create_lora_training_client(base_model=name, rank=rank, seed=1)
     tokens = [int(x) for x in np.random.default_rng(6).integers(3, tiny_model.VOCAB, 32)]
     datum = types.Datum(model_input=types.ModelInput.from_ints(tokens[:-1]),
                         loss_fn_inputs={"target_tokens": tokens[1:], "weights": [1.0] * (len(tokens) - 1)})
-    for _ in range(3):
+    for _ in range(5):
         trainer.forward_backward([datum], "cross_entropy").result()
         trainer.optim_step(types.AdamParams(learning_rate=1e-2)).result()
     path = trainer.save_weights_for_sampler("final").result().path
     sampler = service.create_sampling_client(model_path=path)
-    return path, np.array(sampler.compute_logprobs(types.ModelInput.from_ints(PROMPT)).result()[1:], np.float64)
+    return sampler, path, scores(sampler)
+
+
+def scores(sampler):
+    return np.array(sampler.compute_logprobs(types.ModelInput.from_ints(PROMPT)).result()[1:], np.float64)
 
 
 def logprobs(model):
@@ -69,27 +71,54 @@ def load(folder):
     return model.eval()
 
 
+def adapted(base, folder):
+    """The adapter over its base, after peft has said which of its tensors it wanted and which of ours it took."""
+    model = peft.PeftModel.from_pretrained(load(base), folder)
+    result = model.load_adapter(folder, adapter_name="again")
+    stored = load_file(folder / "adapter_model.safetensors")
+    own = peft.get_peft_model_state_dict(model, adapter_name="default", save_embedding_layers=False)
+    odd = [k for k in result.missing_keys if "lora_" in k] + list(result.unexpected_keys) + sorted(set(stored) ^ set(own))
+    assert not odd, odd
+    assert all(torch.equal(stored[k], own[k]) for k in stored)
+    model.set_adapter("default")
+    return model.eval()
+
+
+def export(server, path, form, to):
+    server.cli("checkpoint", "export", path, "--to", to, "--form", form)
+    return {p.name: p.read_bytes() for p in sorted(to.iterdir())}
+
+
 def cases(server, models, out):
     for name, folder in models.items():
+        bare = logprobs(load(folder))
         for rank in (8, 0):
-            path, want = train(server, name, rank)
+            sampler, path, want = train(server, name, rank)
             for form in ("merged", "adapter") if rank else ("merged",):
                 to = out / f"{name.replace('/', '-')}-{rank}-{form}"
-                server.cli("checkpoint", "export", path, "--to", to, "--form", form)
+                files = export(server, path, form, to)
+                assert files == export(server, path, form, to.with_name(to.name + "-again")), "a second export differs"
                 if form == "merged":
                     model = load(to)
+                    flag = json.loads(files["config.json"])["tie_word_embeddings"]
+                    own = not torch.equal(model.get_output_embeddings().weight, model.get_input_embeddings().weight)
+                    shared = name == "test/tied" and rank == 0  # a full update trains the one tensor that both are
+                    assert flag == shared and own != shared, f"tie flag {flag}, a head of its own {own}"
+                    for file in folder.iterdir():
+                        if file.name not in ("config.json", "model.safetensors"):
+                            assert files[file.name] == file.read_bytes(), f"{file.name} is not the upload's"
                 else:
-                    model = peft.PeftModel.from_pretrained(load(folder), to).eval()
-                moved = np.abs(want - logprobs(load(folder))).max()
-                yield f"{name} rank {rank} {form}", np.abs(logprobs(model) - want).max(), moved
+                    model = adapted(folder, to)
+                    assert b"inference server" in files["README.md"]
+                assert np.array_equal(scores(sampler), want), "the export changed the live model"
+                yield f"{name} rank {rank} {form}", np.abs(logprobs(model) - want).max(), np.abs(want - bare).max()
 
 
 def main():
     bad = 0
     with tempfile.TemporaryDirectory() as d:
         root = Path(d)
-        (root / "tied").mkdir()
-        models = {"test/untied": Path(tiny_model.write(str(root / "untied"))), "test/tied": tied(root / "tied")}
+        models = {f"test/{n}": side_files(Path(tiny_model.write(str(root / n), tied=n == "tied"))) for n in ("untied", "tied")}
         server = harness.Server(root / "box").start()
         try:
             for name, folder in models.items():

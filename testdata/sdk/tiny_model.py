@@ -100,14 +100,18 @@ def dump(path, v):
         f.write("\n")
 
 
-def write(folder, seed=0, attention=True, mlp=True):
+def write(folder, seed=0, attention=True, mlp=True, tied=False):
+    """tied: without an output head of its own."""
     os.makedirs(folder, exist_ok=True)
-    dump(os.path.join(folder, "config.json"), config())
+    dump(os.path.join(folder, "config.json"), dict(config(), tie_word_embeddings=tied))
     dump(os.path.join(folder, "generation_config.json"), dict(bos_token_id=BOS, eos_token_id=EOS))
     dump(os.path.join(folder, "tokenizer.json"), tokenizer())
     dump(os.path.join(folder, "tokenizer_config.json"),
          dict(tokenizer_class="PreTrainedTokenizerFast", bos_token="<s>", eos_token="</s>", pad_token="<pad>"))
-    write_safetensors(os.path.join(folder, "model.safetensors"), weights(seed, attention, mlp))
+    tensors = weights(seed, attention, mlp)
+    if tied:
+        del tensors["lm_head.weight"]
+    write_safetensors(os.path.join(folder, "model.safetensors"), tensors)
     return folder
 
 
