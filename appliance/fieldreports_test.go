@@ -97,7 +97,9 @@ func TestFR24CutAndPadded(t *testing.T) {
 	if torn < 4 {
 		t.Errorf("only %d answers end inside a character: the test shows little", torn)
 	}
-	beyond := func(ids []int32) bool { return slices.ContainsFunc(ids, func(id int32) bool { return int(id) >= tok.VocabSize() }) }
+	beyond := func(ids []int32) bool {
+		return slices.ContainsFunc(ids, func(id int32) bool { return int(id) >= tok.VocabSize() })
+	}
 	for _, temperature := range []float64{0, 1, 100} {
 		if ids := draw("torn", 7, most, temperature); beyond(ids) {
 			t.Errorf("temperature %g: drew %v, the tokenizer has %d", temperature, ids, tok.VocabSize())

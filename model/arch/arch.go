@@ -98,8 +98,8 @@ func Build(ck *hf.Checkpoint, mode Mode) (*Model, error) {
 	if most := f.maxPositions(c); most > b.context {
 		m.Warnings = append(m.Warnings, fmt.Sprintf("max_position_embeddings is %d; at most %d are used", most, b.context))
 	}
-	if c.Rope.Type == "longrope" && b.context < f.maxPositions(c) {
-		m.Warnings = append(m.Warnings, fmt.Sprintf("long_factor is not used: it would change the numbers of every position of a text of more than %d tokens", c.Rope.OriginalMaxPositions))
+	if w := f.stretchWarning(c, b.rotary, b.context); w != "" {
+		m.Warnings = append(m.Warnings, w)
 	}
 	if c.Wrapper != "" {
 		m.Warnings = append(m.Warnings, fmt.Sprintf("the %s has parts for images: its text decoder alone is used", c.Wrapper))
@@ -211,10 +211,9 @@ func (f *family) isTied(ck *hf.Checkpoint) bool {
 	return or(ck.Config.TieWordEmbeddings, f.tied) && len(f.stored(ck, f.head())) == 0
 }
 
-// contextLimit is the most positions that one rotary table serves: longrope has
-// another one beyond the original length.
+// contextLimit is the most positions that one rotary table serves.
 func (f *family) contextLimit(c *hf.Config) int {
-	if n := c.Rope.OriginalMaxPositions; c.Rope.Type == "longrope" && n > 0 {
+	if n := c.Rope.OriginalMaxPositions; c.Rope.Type == "longrope" && n > 0 && !sameFactors(c.Rope) {
 		return min(f.maxPositions(c), n)
 	}
 	return f.maxPositions(c)

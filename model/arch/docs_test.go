@@ -58,7 +58,7 @@ func TestFamiliesPage(t *testing.T) {
 			t.Errorf("golden %s is of no family", g)
 		}
 	}
-	fmt.Fprintf(&b, "\nRotary scalings, in every family that has a rotary embedding: %s. Longrope serves texts up to the original length: its other factors would change the numbers of every position of a longer one.\n", strings.Join(arch.RopeTypes(), ", "))
+	fmt.Fprintf(&b, "\nRotary scalings, in every family that has a rotary embedding: %s. In the reference two of them go by the length of the whole text: longrope takes other factors, and dynamic another base, at every position once a text is longer than the original length. A token's log-probability could not be the same sampled, scored and trained; so the context of such a model ends at that length, and `model check` says what to write in config.json for more: longrope with its long factors as short ones too has one table for every length and the whole context, as other servers have it that are started for long texts; a fixed base does the same for dynamic. Both are held against the reference on long texts (rope_stretched).\n", strings.Join(arch.RopeTypes(), ", "))
 	fmt.Fprintf(&b, `
 Each golden is compared in both spellings of its configuration, in float32: logits, log-probabilities, the gradient of
 every parameter, adapters' gradients and three steps of AdamW on them, three steps on all parameters where the golden

@@ -16,6 +16,7 @@ import (
 
 	"smolgym/model/arch"
 	"smolgym/model/hf"
+	"smolgym/model/ir"
 	"smolgym/model/safetensors"
 )
 
@@ -307,5 +308,73 @@ func TestFR21FactorsDiffer(t *testing.T) {
 		if apart < 0.05 {
 			t.Errorf("the last position's logits differ by %g", apart)
 		}
+	}
+}
+
+// What a warning says to write for long texts gives what the reference computes for one: equal factors of longrope, and a
+// fixed base in place of dynamic scaling. The context is then the whole one; without it, it ends at the original length.
+func TestStretchedRope(t *testing.T) {
+	for name, c := range map[string]struct {
+		context, stretched int
+		change             func(t *testing.T, fields map[string]any, warning string)
+	}{
+		"longrope": {64, 256, func(_ *testing.T, fields map[string]any, _ string) {
+			rope := fields["rope_parameters"].(map[string]any)
+			rope["short_factor"] = rope["long_factor"]
+		}},
+		"dynamic": {32, 128, func(t *testing.T, fields map[string]any, warning string) {
+			var theta float64
+			var positions int
+			at := max(0, strings.Index(warning, "rope_theta "))
+			if _, err := fmt.Sscanf(warning[at:], "rope_theta %g, max_position_embeddings %d", &theta, &positions); err != nil {
+				t.Fatalf("%q: %v", warning, err)
+			}
+			fields["rope_parameters"] = map[string]any{"rope_type": "default", "rope_theta": theta}
+			fields["max_position_embeddings"] = positions
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := unpack(t, "rope_stretched")
+			var info struct{ Configs map[string]map[string]any }
+			gold := openGolden(t, dir, &info)
+			ids, want, fields := gold.ids("input_ids"), gold.floats("logits."+name), info.Configs[name]
+			configure := func() (*hf.Checkpoint, hf.Source) {
+				text, err := json.Marshal(fields)
+				if err == nil {
+					err = os.WriteFile(filepath.Join(dir, "config.json"), text, 0o644)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				return describe(t, dir, "config.json")
+			}
+			ck, _ := configure()
+			m, err := arch.Build(ck, arch.Decode)
+			if err != nil {
+				t.Fatal(err)
+			}
+			warning := strings.Join(m.Warnings, "\n")
+			if m.Context != c.context || !strings.Contains(warning, fmt.Sprintf("texts of up to %d tokens", c.context)) || !strings.Contains(warning, fmt.Sprintf("for %d tokens write", c.stretched)) {
+				t.Errorf("context %d, warnings %q", m.Context, m.Warnings)
+			}
+			c.change(t, fields, warning)
+			ck, src := configure()
+			if m, err = arch.Build(ck, arch.Decode); err != nil {
+				t.Fatal(err)
+			}
+			if m.Context != c.stretched || len(m.Warnings) > 0 {
+				t.Errorf("context %d, warnings %q", m.Context, m.Warnings)
+			}
+			r := newRig(t)
+			r.load(m, ck, src)
+			rows := make([]int32, len(ids))
+			for i := range rows {
+				rows[i] = int32(i)
+			}
+			pages := (len(ids) + arch.Page - 1) / arch.Page
+			r.decodeInputs([][]int32{ids}, []int32{0}, [][]int32{reversed(pages)}, rows)
+			r.run(m.Graph, ir.Dims{T: len(ids), S: 1, R: len(rows), P: pages, B: pages})
+			within(t, "logits", r.floats("logits"), want, rtol, share)
+		})
 	}
 }

@@ -1,15 +1,50 @@
 package arch
 
 import (
+	"fmt"
 	"math"
+	"slices"
 
 	"smolgym/model/hf"
 )
 
-// ropeTypes are the scalings that can be computed. "dynamic" stretches only
-// beyond max_position_embeddings, and longrope takes other factors beyond its
-// original length, which is where our context ends.
+// ropeTypes are the scalings that can be computed. Two of them go by the length
+// of the whole text in the reference: beyond the original length "longrope" takes
+// other factors, and "dynamic" another base for every length, at all positions,
+// those of the beginning too. A token's log-probability would depend on how much
+// follows it: not the same when it is sampled, scored and trained, and wrong for
+// what a cache holds from before. So the context ends where the numbers would
+// begin to change. A configuration that means one table for every length has it
+// all: longrope with equal factors, or a fixed base (see stretchWarning).
 var ropeTypes = []string{"default", "linear", "dynamic", "llama3", "yarn", "longrope"}
+
+// sameFactors says of longrope that it has one table for every length.
+func sameFactors(r hf.Rope) bool { return slices.Equal(r.ShortFactor, r.LongFactor) }
+
+// stretchWarning says of a configuration whose scaling goes by the length of a
+// text where the context ends, why, and what to write for a longer one.
+func (f *family) stretchWarning(c *hf.Config, rotary, context int) string {
+	const why = "would change the numbers of every position of a longer text, so that a token would not be scored as it was sampled"
+	r, most := f.rope(c), f.maxPositions(c)
+	switch {
+	case f.noRope:
+	case r.Type == "longrope" && context < min(most, MaxContext):
+		return fmt.Sprintf("texts of up to %d tokens (original_max_position_embeddings): long_factor %s; for %d tokens write the values of long_factor as short_factor too: "+
+			"then every text is computed by them, as by servers that are started for long texts", context, why, most)
+	case r.Type == "dynamic" && r.Factor > 1 && rotary > 2:
+		return fmt.Sprintf("texts of up to %d tokens (max_position_embeddings): dynamic scaling %s; for %d tokens write a fixed base: rope_type \"default\", rope_theta %.9g, max_position_embeddings %[3]d",
+			context, why, int(float64(most)*r.Factor), dynamicTheta(r, rotary, most))
+	}
+	return ""
+}
+
+// dynamicTheta is the base that dynamic scaling takes for a text of factor times
+// the original length.
+func dynamicTheta(r hf.Rope, rotary, maxPositions int) float64 {
+	length := math.Trunc(r.Factor * float64(maxPositions))
+	stretch := r.Factor*length/float64(maxPositions) - (r.Factor - 1)
+	return r.Theta * math.Pow(stretch, float64(rotary)/float64(rotary-2))
+}
 
 // ropeTables gives cos and sin [context, headDim/2] as the reference does: every
 // step in float32, the angle being the rounded product of position and

@@ -63,6 +63,10 @@ VARIANTS = {
     "llama_longrope": ("llama", dict(BASE, rope_parameters=dict(
         rope_type="longrope", rope_theta=10000.0, factor=4.0, attention_factor=0.9, original_max_position_embeddings=64,
         short_factor=[1.0, 1.1, 1.5, 2.0], long_factor=[2.0, 3.0, 4.0, 5.0])), 24, []),
+    # The same factors for short and long texts: one rotary table for every length, here on both sides of the original one.
+    "phi3_longrope_even": ("phi3", dict(BASE, original_max_position_embeddings=16, max_position_embeddings=256,
+                                        rope_parameters=dict(rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.5,
+                                                             short_factor=[2.0, 5.0], long_factor=[2.0, 5.0])), 72, []),
     "llama_dynamic": ("llama", dict(BASE, rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, factor=4.0)), 24, []),
     "granite_biases": ("granite", dict(BASE, attention_bias=True, mlp_bias=True, tie_word_embeddings=True, embedding_multiplier=3.0,
                                        residual_multiplier=0.5, attention_multiplier=0.2, logits_scaling=0.7, rope_parameters=ROPE), 24, []),
@@ -95,6 +99,10 @@ VARIANTS = {
                                            moe_intermediate_size=12, decoder_sparse_step=2, norm_topk_prob=True,
                                            rope_parameters=ROPE), 24, EXPERTS),
 }
+
+
+# Of variants that came later: the others keep theirs, which go by their order.
+SEEDS = {"phi3_longrope_even": 7800}
 
 
 def randomise(model, seed, embed):
@@ -212,7 +220,7 @@ def make(name, outdir):
         if k != "rope_parameters" and getattr(cfg, k, None) != v:
             raise SystemExit(f"{name}: field {k} is {getattr(cfg, k, None)!r}, wanted {v!r}")
     cfg._attn_implementation = "eager"
-    seed = 7000 + list(VARIANTS).index(name)
+    seed = SEEDS.get(name) or 7000 + [n for n in VARIANTS if n not in SEEDS].index(name)
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(cfg, dtype=torch.float32)
     model.tie_weights()
@@ -278,13 +286,56 @@ def pack(folder, to):
     print(f"{os.path.basename(to)}: {os.path.getsize(to) / 1e3:.0f} kB", flush=True)
 
 
+def stretched(outdir):
+    """rope_stretched: one Llama under the scalings that change with a text's length, on a text that is long enough for it."""
+    length, configs = 128, {
+        "longrope": dict(max_position_embeddings=256, rope_parameters=dict(
+            rope_type="longrope", rope_theta=10000.0, original_max_position_embeddings=64, short_factor=[1.0, 1.1, 1.5, 2.0],
+            long_factor=[2.0, 3.0, 4.0, 5.0])),
+        "dynamic": dict(max_position_embeddings=32, rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, factor=4.0))}
+    g = torch.Generator().manual_seed(7900)
+    ids = torch.randint(3, V, (1, length), generator=g)
+    work = tempfile.mkdtemp()
+    folder = os.path.join(work, "rope_stretched")
+    out, state = dict(input_ids=ids), None
+    meta = dict(torch=torch.__version__.split("+")[0], transformers=transformers.__version__, configs={})
+    for name, fields in configs.items():
+        cfg = AutoConfig.for_model("llama", **dict(BASE, **fields))
+        cfg._attn_implementation = "eager"
+        model = AutoModelForCausalLM.from_config(cfg, dtype=torch.float32)
+        if state is None:
+            randomise(model, 7901, 0.6)
+            state = {k: v.to(torch.bfloat16) for k, v in model.state_dict().items()}
+            model.to(torch.bfloat16).save_pretrained(folder)
+        model = AutoModelForCausalLM.from_config(cfg, dtype=torch.float32).eval()
+        model.load_state_dict({k: v.float() for k, v in state.items()})
+        cfg.save_pretrained(os.path.join(work, name))
+        with open(os.path.join(work, name, "config.json")) as f:
+            meta["configs"][name] = dict(json.load(f), architectures=["LlamaForCausalLM"])
+        with torch.no_grad():
+            short = model(input_ids=ids[:, :16], use_cache=False).logits.float()
+            out["logits." + name] = model(input_ids=ids, use_cache=False).logits.float()
+        apart = (out["logits." + name][:, :16] - short).abs().max().item()
+        if apart < 0.05:
+            raise SystemExit(f"rope_stretched: {name} does not depend on the length ({apart:.2g})")
+    os.remove(os.path.join(folder, "generation_config.json"))
+    save_file({k: v.contiguous() for k, v in out.items()}, os.path.join(folder, "golden.safetensors"))
+    with open(os.path.join(folder, "golden.json"), "w") as f:
+        json.dump(meta, f, indent=1, sort_keys=True)
+    pack(folder, os.path.join(outdir, "rope_stretched.tar.gz"))
+    shutil.rmtree(work)
+
+
 def main():
     if len(sys.argv) < 2:
         raise SystemExit(__doc__)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    for name in sys.argv[2:] or VARIANTS:
-        make(name, sys.argv[1])
+    for name in sys.argv[2:] or [*VARIANTS, "rope_stretched"]:
+        if name == "rope_stretched":
+            stretched(sys.argv[1])
+        else:
+            make(name, sys.argv[1])
 
 
 if __name__ == "__main__":
