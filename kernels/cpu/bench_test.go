@@ -90,21 +90,26 @@ func bind(b *testing.B, dev kernels.Device, c kerneltest.Case) func() {
 }
 
 // products are GEMM shapes [M, K, N]: prefill and training, small models, decode.
-var products = [][3]int{{2048, 1024, 3072}, {2048, 1024, 1024}, {256, 256, 768}, {32, 1024, 3072}, {8, 1024, 3072}, {1, 1024, 3072}, {1, 256, 768}}
+var products = [][3]int{{2048, 256, 768}, {2048, 768, 256}, {2048, 256, 256}, {2048, 256, 128}, {2048, 256, 512}, {2048, 1024, 3072}, {2048, 1024, 1024}, {256, 256, 768}, {32, 1024, 3072}, {8, 1024, 3072}, {1, 1024, 3072}, {1, 256, 768}}
 
-func product(op ir.Op, m, k, n int) kerneltest.Case {
+func product(op ir.Op, m, k, n, length int) kerneltest.Case {
 	f := func(shape ...ir.Dim) kerneltest.Operand {
 		return kerneltest.Operand{Type: ir.Type{DType: ir.F32, Shape: shape}}
 	}
 	t, kd, nd := ir.Of(ir.T), ir.Const(k), ir.Const(n)
-	c := kerneltest.Case{Op: op, Dims: ir.Dims{T: m, S: 1}}
+	offsets := []int32{0}
+	for at := 0; at < m; {
+		at = min(at+length, m)
+		offsets = append(offsets, int32(at))
+	}
+	c := kerneltest.Case{Op: op, Dims: ir.Dims{T: m, S: len(offsets) - 1}}
 	switch op {
 	case ir.OpLinear:
 		c.In = []kerneltest.Operand{f(t, kd), f(nd, kd)}
 	case ir.OpLinearGradX:
 		c.In = []kerneltest.Operand{f(t, nd), f(nd, kd)}
 	case ir.OpLinearGradW:
-		c.In = []kerneltest.Operand{f(nd, kd), f(t, nd), f(t, kd), {Type: ir.Type{DType: ir.I32, Shape: ir.Shape{ir.Of(ir.S1)}}, I: []int32{0, int32(m)}}}
+		c.In = []kerneltest.Operand{f(nd, kd), f(t, nd), f(t, kd), {Type: ir.Type{DType: ir.I32, Shape: ir.Shape{ir.Of(ir.S1)}}, I: offsets}}
 	}
 	return c
 }
@@ -127,7 +132,7 @@ func BenchmarkProducts(b *testing.B) {
 						continue
 					}
 					b.Run(fmt.Sprintf("%s/threads=%d/%s/%dx%dx%d", level, threads, op, s[0], s[1], s[2]), func(b *testing.B) {
-						run := bind(b, dev, product(op, s[0], s[1], s[2]))
+						run := bind(b, dev, product(op, s[0], s[1], s[2], s[0]))
 						run()
 						top := peak(dev)
 						rate := 2 * float64(s[0]) * float64(s[1]) * float64(s[2]) / best(b, threads, run) / 1e9
@@ -137,6 +142,27 @@ func BenchmarkProducts(b *testing.B) {
 					})
 				}
 			}
+		}
+	}
+}
+
+// BenchmarkShortDatums is the weight's gradient over datums of 24 tokens, GF/s of one thread.
+func BenchmarkShortDatums(b *testing.B) {
+	for _, level := range cpu.Levels() {
+		if level == "portable" {
+			continue
+		}
+		dev, err := cpu.Open(cpu.Options{Level: level, Threads: 1})
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, s := range [][3]int{{2048, 256, 768}, {2048, 768, 256}, {2048, 256, 256}, {2048, 256, 128}, {2048, 256, 512}} {
+			b.Run(fmt.Sprintf("%s/%dx%dx%d", level, s[0], s[1], s[2]), func(b *testing.B) {
+				run := bind(b, dev, product(ir.OpLinearGradW, s[0], s[1], s[2], 24))
+				run()
+				b.ReportMetric(2*float64(s[0])*float64(s[1])*float64(s[2])/best(b, 1, run)/1e9, "GF/s")
+				b.ReportMetric(0, "ns/op")
+			})
 		}
 	}
 }
@@ -151,7 +177,7 @@ func BenchmarkDecode(b *testing.B) {
 					b.Fatal(err)
 				}
 				const k, n = 1024, 131072 // 512 MiB: beyond any cache
-				run := bind(b, dev, product(ir.OpLinear, m, k, n))
+				run := bind(b, dev, product(ir.OpLinear, m, k, n, m))
 				b.ReportMetric(4*k*n/best(b, threads, run)/1e9, "GB/s")
 				b.ReportMetric(0, "ns/op")
 			})

@@ -181,12 +181,90 @@ static void gradw_part(const void *arg, int64_t from, int64_t to, int who) {
 	}
 }
 
+// Short datums: a block of the accumulator is copied out of its rows, which may
+// lie a power of two apart, and stays in the first cache while the datums pass;
+// a tile's sum goes from the registers straight onto it.
+enum { SHORT = 128, SHORT_I = 48, SHORT_J = 64 };
+
+// copy_block copies rows of up to w columns, missing columns zero, to rows of w.
+static void copy_block(float *to, int64_t w, const float *from, int64_t ld, int64_t rows, int64_t cols) {
+	for (int64_t r = 0; r < rows; r++)
+		for (int64_t q = 0; q < w; q += 16) {
+			int64_t left = cols - q;
+			vstore(to + r * w + q, left >= 16 ? vload(from + r * ld + q) : left > 0 ? vload_n(from + r * ld + q, (int)left) : vzero());
+		}
+}
+
+// sum_tile: acc[i*SHORT_J + j] += sum over n of a[n*SHORT_I + i] * b[n*SHORT_J + j], the sum from zero.
+static __attribute__((noinline)) void sum_tile(float *acc, const float *a, const float *b, int64_t n) {
+	v16 sum[OUT_M][OUT_V];
+#pragma GCC unroll 6
+	for (int i = 0; i < OUT_M; i++)
+#pragma GCC unroll 6
+		for (int j = 0; j < OUT_V; j++)
+			sum[i][j] = vzero();
+	for (int64_t p = 0; p < n; p++) {
+		v16 bv[OUT_V];
+#pragma GCC unroll 6
+		for (int j = 0; j < OUT_V; j++)
+			bv[j] = vload(b + p * SHORT_J + 16 * j);
+#pragma GCC unroll 6
+		for (int i = 0; i < OUT_M; i++) {
+			v16 av = vset(a[p * SHORT_I + i]);
+#pragma GCC unroll 6
+			for (int j = 0; j < OUT_V; j++)
+				sum[i][j] = vfma(av, bv[j], sum[i][j]);
+		}
+	}
+#pragma GCC unroll 6
+	for (int i = 0; i < OUT_M; i++)
+#pragma GCC unroll 6
+		for (int j = 0; j < OUT_V; j++)
+			vstore(acc + i * SHORT_J + 16 * j, vadd(vload(acc + i * SHORT_J + 16 * j), sum[i][j]));
+}
+
+// Item: a block of up to SHORT_I rows by SHORT_J columns of the accumulator.
+static void gradw_short_part(const void *arg, int64_t from, int64_t to, int who) {
+	const gradw_args *p = arg;
+	float *a = scratch_of(p->c, who), *b = a + SHORT * SHORT_I, *acc = b + SHORT * SHORT_J;
+	for (int64_t item = from; item < to; item++) {
+		int64_t i = item % p->b.ni * p->b.bi, j = item / p->b.ni * SHORT_J;
+		int64_t rows = p->n - i < p->b.bi ? p->n - i : p->b.bi, cols = p->k - j < SHORT_J ? p->k - j : SHORT_J;
+		float *at = p->acc + i * p->k + j;
+		copy_block(acc, SHORT_J, at, p->k, rows, cols);
+		for (int64_t s = 0; s < p->s; s++) {
+			int64_t t = p->offsets[s], len = p->offsets[s + 1] - t;
+			if (!len)
+				continue;
+			copy_block(a, SHORT_I, p->dy + t * p->n + i, p->n, len, rows);
+			copy_block(b, SHORT_J, p->x + t * p->k + j, p->k, len, cols);
+			for (int64_t q = 0; q < rows; q += OUT_M)
+				for (int64_t r = 0; r < cols; r += 16 * OUT_V)
+					sum_tile(acc + q * SHORT_J + r, a + q, b + r, len);
+		}
+		for (int64_t q = 0; q < rows; q++)
+			for (int64_t r = 0; r < cols; r += 16)
+				put(at + q * p->k, r, vload(acc + q * SHORT_J + r), cols - r < 16 ? (int)(cols - r) : 16);
+	}
+}
+
 static int linear_grad_w(const call *c) {
 	gradw_args p = {c, fin(c, 1), fin(c, 2), iin(c, 3), fout(c, 0), c->d[1], c->d[2], c->d[3], {0, 0, 0, 0}};
 	if (!p.n || !p.k)
 		return OK;
-	p.b = share_out(c, p.n, p.k);
-	split(c, p.b.ni * p.b.nj, 0.02 * (double)(p.b.bi * p.b.bj * c->d[0]), gradw_part, &p);
+	int64_t longest = 0;
+	for (int64_t s = 0; s < p.s; s++)
+		longest = p.offsets[s + 1] - p.offsets[s] > longest ? p.offsets[s + 1] - p.offsets[s] : longest;
+	pool_task part = gradw_part;
+	if (longest <= SHORT) {
+		part = gradw_short_part;
+		p.b = (blocks){p.n < SHORT_I ? p.n : SHORT_I, SHORT_J, 0, (p.k + SHORT_J - 1) / SHORT_J};
+		while (p.b.bi > 2 * OUT_M && (p.n + p.b.bi - 1) / p.b.bi * p.b.nj < 3 * c->ctx->threads && c->ctx->threads > 1)
+			p.b.bi = (p.b.bi / 2 + OUT_M - 1) / OUT_M * OUT_M;
+		p.b.ni = (p.n + p.b.bi - 1) / p.b.bi;
+	} else
+		p.b = share_out(c, p.n, p.k);
+	split(c, p.b.ni * p.b.nj, 0.02 * (double)(p.b.bi * p.b.bj * c->d[0]), part, &p);
 	return OK;
 }
 

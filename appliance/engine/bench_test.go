@@ -1,0 +1,156 @@
+package engine
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"smolgym/kernels/cpu"
+	"smolgym/model/hf"
+	"smolgym/model/safetensors"
+)
+
+// shape is the size of a Qwen3 model with random weights.
+type shape struct {
+	hidden, layers, heads, kvHeads, headDim, ff, vocab int
+}
+
+// write makes a checkpoint folder of the shape.
+func (s shape) write(b testing.TB) string {
+	b.Helper()
+	dir := b.TempDir()
+	config, err := json.Marshal(map[string]any{
+		"architectures": []string{"Qwen3ForCausalLM"}, "model_type": "qwen3", "hidden_size": s.hidden, "num_hidden_layers": s.layers,
+		"num_attention_heads": s.heads, "num_key_value_heads": s.kvHeads, "head_dim": s.headDim, "intermediate_size": s.ff, "vocab_size": s.vocab,
+		"max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": true, "attention_bias": false, "hidden_act": "silu",
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), config, 0o644); err != nil {
+		b.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	var entries []safetensors.Entry
+	add := func(name string, dims ...int64) {
+		n := int64(1)
+		for _, d := range dims {
+			n *= d
+		}
+		entries = append(entries, safetensors.Entry{Name: name, DType: safetensors.F32, Shape: dims, Data: func(w io.Writer) error {
+			raw := make([]byte, 4*dims[len(dims)-1])
+			for range n / dims[len(dims)-1] {
+				for i := 0; i < len(raw); i += 4 {
+					v := float32(r.NormFloat64() * 0.02)
+					if len(dims) == 1 {
+						v = 1
+					}
+					binary.LittleEndian.PutUint32(raw[i:], math.Float32bits(v))
+				}
+				if _, err := w.Write(raw); err != nil {
+					return err
+				}
+			}
+			return nil
+		}})
+	}
+	h, q, kv, d, ff := int64(s.hidden), int64(s.heads*s.headDim), int64(s.kvHeads*s.headDim), int64(s.headDim), int64(s.ff)
+	add("model.embed_tokens.weight", int64(s.vocab), h)
+	add("model.norm.weight", h)
+	for i := range s.layers {
+		at := "model.layers." + string(rune('0'+i/10)) + string(rune('0'+i%10)) + "."
+		if i < 10 {
+			at = "model.layers." + string(rune('0'+i)) + "."
+		}
+		add(at+"input_layernorm.weight", h)
+		add(at+"post_attention_layernorm.weight", h)
+		add(at+"self_attn.q_proj.weight", q, h)
+		add(at+"self_attn.k_proj.weight", kv, h)
+		add(at+"self_attn.v_proj.weight", kv, h)
+		add(at+"self_attn.o_proj.weight", h, q)
+		add(at+"self_attn.q_norm.weight", d)
+		add(at+"self_attn.k_norm.weight", d)
+		add(at+"mlp.gate_proj.weight", ff, h)
+		add(at+"mlp.up_proj.weight", ff, h)
+		add(at+"mlp.down_proj.weight", h, ff)
+	}
+	f, err := os.Create(filepath.Join(dir, "model.safetensors"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := safetensors.Write(f, entries, map[string]string{"format": "pt"}); err != nil {
+		b.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		b.Fatal(err)
+	}
+	return dir
+}
+
+// benchTrain times forward_backward and optimizer step on sequences of one length.
+func benchTrain(b *testing.B, s shape, cfg TrainerConfig, sequences, length int) {
+	dev, err := cpu.Open(cpu.Options{Threads: runtime.NumCPU()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer dev.Close()
+	e := New(dev, Options{})
+	src, err := hf.Dir(s.write(b))
+	if err != nil {
+		b.Fatal(err)
+	}
+	ck, err := hf.Describe(src)
+	if err != nil {
+		b.Fatal(err)
+	}
+	base, err := e.LoadBase("bench", ck, src, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	tr, err := base.NewTrainer(cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	batch := Batch{Loss: "cross_entropy"}
+	for i := range sequences {
+		ids := tokens(length+1, i)
+		targets, weights := make([]int64, length), make([]float32, length)
+		for j := range targets {
+			ids[j] %= int32(s.vocab)
+			targets[j], weights[j] = int64(ids[j+1])%int64(s.vocab), 1
+		}
+		batch.Data = append(batch.Data, Datum{Tokens: ids[:length], Inputs: map[string]Tensor{"target_tokens": {I64: targets}, "weights": {F32: weights}}})
+	}
+	for b.Loop() {
+		if _, err := tr.ForwardBackward(batch); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := tr.Step(AdamParams{LearningRate: 1e-4, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(sequences*length*b.N)/b.Elapsed().Seconds(), "tok/s")
+	tr.Release()
+	base.Release()
+}
+
+var (
+	small = shape{hidden: 256, layers: 4, heads: 4, kvHeads: 2, headDim: 64, ff: 768, vocab: 512}
+	q06   = shape{hidden: 1024, layers: 28, heads: 16, kvHeads: 8, headDim: 128, ff: 3072, vocab: 151936}
+)
+
+func BenchmarkSmallFullUpdateShort(b *testing.B) { benchTrain(b, small, TrainerConfig{}, 256, 24) }
+func BenchmarkSmallFullUpdateLong(b *testing.B)  { benchTrain(b, small, TrainerConfig{}, 8, 256) }
+
+func BenchmarkQ06LoRA(b *testing.B) {
+	if testing.Short() {
+		b.Skip("needs 3 GB of memory and a minute")
+	}
+	benchTrain(b, q06, TrainerConfig{LoRA: &LoRA{Rank: 32, Alpha: 32, Seed: 1}, Attention: true, MLP: true, Unembed: true}, 8, 256)
+}
