@@ -7,7 +7,7 @@ VENV := .venv
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all test-go test-sdk lint race fuzz bench bench-import torch-env check-export clean size deps
+.PHONY: help build test test-all test-go test-sdk lint race fuzz bench bench-import torch-env check-export check-onnx clean size deps
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -31,13 +31,18 @@ $(VENV)/ready: testdata/sdk/requirements.txt testdata/sdk/env.sh
 torch-env: ## the optional, cached environment with torch that some SDK tests and golden makers need
 	bash testdata/sdk/torch_env.sh
 
-test-all: test check-export ## test, and what takes longer: other SDK and hub client versions, exports read by peft and transformers, cookbook recipes
+test-all: test check-export check-onnx ## test, and what takes longer: other SDK and hub client versions, exports read by peft, transformers and ONNX Runtime, cookbook recipes
 	SMOLGYM_BIN=$(CURDIR)/$(BIN) sh testdata/sdk/versions.sh
 	SMOLGYM_BIN=$(CURDIR)/$(BIN) bash testdata/hub/versions.sh
 	SMOLGYM_BIN=$(CURDIR)/$(BIN) bash testdata/cookbook/run.sh
 
 check-export: build torch-env ## exports of trained checkpoints, judged by transformers and peft
 	"$${SMOLGYM_TORCH_VENV:-$$HOME/.cache/smolgym/torch-venv}/bin/python" testdata/sdk/check_export.py
+
+check-onnx: ## ONNX files of every dense family, judged by the ONNX checker and by ONNX Runtime; VERDICT=write keeps what a Go test compares
+	sh testdata/sdk/onnx_env.sh
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && $(GO) test ./model/export -run TestONNXCheck -count=1 -write "$$dir" && \
+	"$${SMOLGYM_ONNX_VENV:-$$HOME/.cache/smolgym/onnx-venv}/bin/python" model/export/testdata/check_onnx.py "$$dir" $(if $(filter write,$(VERDICT)),model/export/testdata/verdict_onnx.json)
 
 lint: ## gofmt, vet, staticcheck, errcheck
 	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "gofmt needed: $$out"; exit 1; fi

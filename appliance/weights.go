@@ -7,6 +7,7 @@ import (
 	"smolgym/model/export"
 	"smolgym/model/gguf"
 	"smolgym/model/hf"
+	"smolgym/model/onnx"
 	"smolgym/model/safetensors"
 	"smolgym/store"
 )
@@ -16,12 +17,14 @@ const (
 	FormAdapter = "adapter" // PEFT's folder
 	FormMerged  = "merged"  // a folder like the base model's
 	FormGGUF    = "gguf"    // one file
+	FormONNX    = "onnx"    // one file, or two for a large model
 )
 
 // ExportOptions say in which form weights leave the box.
 type ExportOptions struct {
 	Form  string // empty: adapter for LoRA, merged for a full update
-	DType string // f32, f16 or bf16, for gguf also q8_0; empty: the form's own choice
+	DType string // f32, f16 or bf16, for gguf also q8_0, for onnx f32 only; empty: the form's own choice
+	File  string // onnx: the file's name; empty: model.onnx
 }
 
 // Files is an export that is made while it is read.
@@ -63,6 +66,41 @@ func (a *Appliance) Export(path string, o ExportOptions) (*Files, error) {
 	return &Files{Form: o.Form, Plan: plan, release: func() { a.letGo(held) }}, nil
 }
 
+// ExportModel plans the files of a stored model as it is. Form onnx is the one there is.
+func (a *Appliance) ExportModel(name string, o ExportOptions) (*Files, error) {
+	if o.Form != FormONNX {
+		return nil, Problemf(CodeUser, "form %q: there is none of a model", clip(o.Form)).WithHint("give onnx; other forms are of checkpoints")
+	}
+	m, err := a.model(name)
+	if err != nil {
+		return nil, err
+	}
+	src, err := a.folder(m.Files)
+	if err != nil {
+		return nil, exportProblem(m.Name, err)
+	}
+	plan, err := planONNX(m.Name, src, export.Weights{}, o)
+	if err != nil {
+		return nil, err
+	}
+	return &Files{Form: o.Form, Plan: plan, release: func() {}}, nil
+}
+
+// planONNX refuses what the form can't hold.
+func planONNX(model string, src hf.Source, w export.Weights, o ExportOptions) (*export.Plan, error) {
+	switch {
+	case o.DType != "" && !strings.EqualFold(o.DType, "f32"):
+		return nil, Problemf(CodeUser, "dtype %q: an ONNX file has f32", clip(o.DType)).WithHint("leave dtype out")
+	case o.File != "" && (hf.CheckName(o.File) != nil || !strings.HasSuffix(o.File, ".onnx")):
+		return nil, Problemf(CodeUser, "file name %q: give a plain name that ends in .onnx", clip(o.File))
+	}
+	plan, err := export.ONNX(src, w, export.ONNXOptions{File: o.File})
+	if errors.Is(err, onnx.ErrUnsupported) {
+		return nil, Problemf(CodeUnsupported, "model %s: %v", model, err).Because(err)
+	}
+	return plan, exportProblem(model, err)
+}
+
 // planForm says which files there will be.
 func (a *Appliance) planForm(cp store.Checkpoint, o ExportOptions) (*export.Plan, error) {
 	m, err := a.model(cp.BaseModel)
@@ -78,7 +116,7 @@ func (a *Appliance) planForm(cp store.Checkpoint, o ExportOptions) (*export.Plan
 		return nil, exportProblem(m.Name, err)
 	}
 	dtype := safetensors.DType(strings.ToUpper(o.DType))
-	if o.Form != FormGGUF && dtype != "" && !dtype.IsWeight() {
+	if o.Form != FormGGUF && o.Form != FormONNX && dtype != "" && !dtype.IsWeight() {
 		return nil, Problemf(CodeUser, "dtype %q: give f32, f16 or bf16", clip(o.DType))
 	}
 	var plan *export.Plan
@@ -102,8 +140,10 @@ func (a *Appliance) planForm(cp store.Checkpoint, o ExportOptions) (*export.Plan
 		if errors.Is(err, gguf.ErrUnsupported) {
 			return nil, Problemf(CodeUnsupported, "%v", err).Because(err)
 		}
+	case FormONNX:
+		return planONNX(m.Name, src, w, o)
 	default:
-		return nil, Problemf(CodeUser, "form %q: there is none", clip(o.Form)).WithHint("give adapter, merged or gguf")
+		return nil, Problemf(CodeUser, "form %q: there is none", clip(o.Form)).WithHint("give adapter, merged, gguf or onnx")
 	}
 	return plan, exportProblem(m.Name, err)
 }

@@ -256,7 +256,9 @@ func TestExportRefusals(t *testing.T) {
 	}{
 		{"tinker://x/weights/y", ExportOptions{}, CodeNotFound, []string{"tinker://x/weights/y"}},
 		{"x", ExportOptions{}, CodeUser, []string{"tinker://"}},
-		{weights, ExportOptions{Form: "onnx"}, CodeUser, []string{"onnx", "adapter"}},
+		{weights, ExportOptions{Form: "odd"}, CodeUser, []string{"odd", "adapter"}},
+		{weights, ExportOptions{Form: FormONNX, DType: "bf16"}, CodeUser, []string{"bf16", "f32"}},
+		{weights, ExportOptions{Form: FormONNX, File: "a/b.onnx"}, CodeUser, []string{"a/b.onnx"}},
 		{weights, ExportOptions{Form: FormMerged, DType: "q4_0"}, CodeUser, []string{"q4_0", "bf16"}},
 		{weights, ExportOptions{Form: FormGGUF, DType: "q9"}, CodeUser, []string{"q9", "q8_0"}},
 	} {

@@ -14,10 +14,11 @@ import (
 
 // Bodies of /smolgym/v1 about weights that leave the box.
 type (
-	// Export says which files an export has. Fetch each with GET …/export/PATH and the same query.
+	// Export says which files an export has. Fetch each with GET …/export/PATH and the same query, or,
+	// of a model, with &file=PATH.
 	Export struct {
-		Path    string       `json:"path"`
-		Form    string       `json:"form"` // adapter, merged or gguf
+		Path    string       `json:"path"` // of the checkpoint; of a model its name
+		Form    string       `json:"form"` // adapter, merged, gguf or onnx
 		Files   []ExportFile `json:"files"`
 		Notes   []string     `json:"notes,omitempty"`   // what a user should know, a sentence each
 		Skipped []string     `json:"skipped,omitempty"` // files of the base model that are left out
@@ -45,7 +46,7 @@ type (
 )
 
 // exportRoutes give a checkpoint's files in forms that other tools load:
-// ?form=adapter|merged|gguf and, optionally, &dtype=.
+// ?form=adapter|merged|gguf|onnx and, optionally, &dtype= and, for onnx, &name= of the file.
 func (s *server) exportRoutes(g *gin.RouterGroup) {
 	g.GET("/checkpoints/:run/:kind/:name/export", s.json(s.exportPlan))
 	g.GET("/checkpoints/:run/:kind/:name/export/*file", s.exportedFile)
@@ -79,8 +80,12 @@ func (s *server) exported(c *gin.Context) (string, *appliance.Files, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	files, err := s.box.Export(at, appliance.ExportOptions{Form: c.Query("form"), DType: c.Query("dtype")})
+	files, err := s.box.Export(at, exportOptions(c))
 	return at, files, err
+}
+
+func exportOptions(c *gin.Context) appliance.ExportOptions {
+	return appliance.ExportOptions{Form: c.Query("form"), DType: c.Query("dtype"), File: c.Query("name")}
 }
 
 func (s *server) exportPlan(c *gin.Context) (any, error) {
@@ -89,11 +94,15 @@ func (s *server) exportPlan(c *gin.Context) (any, error) {
 		return nil, err
 	}
 	defer files.Close()
+	return exportBody(at, files), nil
+}
+
+func exportBody(at string, files *appliance.Files) Export {
 	out := Export{Path: at, Form: files.Form, Files: []ExportFile{}, Notes: files.Plan.Notes, Skipped: files.Plan.Skipped}
 	for _, f := range files.Plan.Files {
 		out.Files = append(out.Files, ExportFile{f.Path, f.Size})
 	}
-	return out, nil
+	return out
 }
 
 // exportedFile makes a file while it sends it.
@@ -104,7 +113,10 @@ func (s *server) exportedFile(c *gin.Context) {
 		return
 	}
 	defer files.Close()
-	name := nameParam(c, "file")
+	s.sendExport(c, at, files, nameParam(c, "file"))
+}
+
+func (s *server) sendExport(c *gin.Context, at string, files *appliance.Files, name string) {
 	f, ok := files.Plan.File(name)
 	if !ok {
 		s.fail(c, errorf(http.StatusNotFound, "the export of %s as %s has no file %q", at, files.Form, clip(name)))

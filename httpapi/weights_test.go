@@ -119,7 +119,20 @@ func TestExportImport(t *testing.T) {
 	if w := r.do("GET", again+"/export/adapter_model.safetensors?form=adapter", nil); !bytes.Equal(w.Body.Bytes(), files["adapter_model.safetensors"]) {
 		t.Fatalf("the adapter changed on its way: %d", w.Code)
 	}
+	graph := "/smolgym/v1/graphs/local/tiny?form=onnx&name=t.onnx"
+	var onnx Export
+	r.must("GET", graph, nil, &onnx)
+	if len(onnx.Files) != 1 || onnx.Files[0].Path != "t.onnx" || onnx.Path != "local/tiny" || onnx.Form != "onnx" {
+		t.Fatalf("a model as ONNX: %+v", onnx)
+	}
+	if w := r.do("GET", graph+"&file=t.onnx", nil); w.Code != http.StatusOK || int64(w.Body.Len()) != onnx.Files[0].Size {
+		t.Fatalf("its file: %d, %d bytes of %d", w.Code, w.Body.Len(), onnx.Files[0].Size)
+	}
 	for _, c := range []scenario{
+		{name: "file of no model", method: "GET", path: "/smolgym/v1/graphs/no/model?form=onnx", status: http.StatusNotFound, has: []string{"no/model"}},
+		{name: "form of a model", method: "GET", path: "/smolgym/v1/graphs/local/tiny?form=gguf", status: http.StatusBadRequest, has: []string{"gguf", "onnx"}},
+		{name: "file of a model", method: "GET", path: graph + "&file=nope", status: http.StatusNotFound, has: []string{"nope"}},
+		{name: "name of a file", method: "GET", path: "/smolgym/v1/graphs/local/tiny?form=onnx&name=../x.onnx", status: http.StatusBadRequest, has: []string{"../x.onnx"}},
 		{name: "form", method: "GET", path: route + "/export?form=x", status: http.StatusBadRequest, has: []string{"merged"}},
 		{name: "file", method: "GET", path: route + "/export/nope?form=merged", status: http.StatusNotFound, has: []string{"nope"}},
 		{name: "base model", method: "POST", path: "/smolgym/v1/imports", body: ImportRequest{Model: "no/model", Files: req.Files}, status: http.StatusNotFound, has: []string{"no/model"}},

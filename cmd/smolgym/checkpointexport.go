@@ -28,11 +28,13 @@ func newCheckpointExport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export PATH --to DIR|FILE",
 		Short: "write a checkpoint's weights as files that other tools load",
-		Long: `Writes the weights of a checkpoint into a folder, in one of three forms:
+		Long: `Writes the weights of a checkpoint into a folder, in one of four forms:
 
   adapter   PEFT's folder (LoRA only): adapter_config.json, adapter_model.safetensors
   merged    a Hugging Face folder like the base model's, with the trained weights in it
   gguf      one file, for llama.cpp and Ollama
+  onnx      one file, for ONNX runtimes and viewers; above 1 GiB of weights these lie in a
+            second file beside it. Dense models only, in f32
 
 The weights keep the base model's type unless --dtype says another; a base model in
 bf16 rounds what was trained. Existing files are never touched.`,
@@ -43,9 +45,9 @@ bf16 rounds what was trained. Existing files are never touched.`,
 	}
 	f.jsonFlag(cmd)
 	fl := cmd.Flags()
-	fl.StringVar(&f.to, "to", "", "folder to write into; with --form gguf also a file")
-	fl.StringVar(&f.form, "form", "", "adapter, merged or gguf (default: adapter for LoRA, merged for a full update)")
-	fl.StringVar(&f.dtype, "dtype", "", "f32, f16 or bf16; for gguf also q8_0 (default: the base model's; gguf: f16)")
+	fl.StringVar(&f.to, "to", "", "folder to write into; with --form gguf or onnx also a file")
+	fl.StringVar(&f.form, "form", "", "adapter, merged, gguf or onnx (default: adapter for LoRA, merged for a full update)")
+	fl.StringVar(&f.dtype, "dtype", "", "f32, f16 or bf16; for gguf also q8_0 (default: the base model's; gguf: f16; onnx: f32)")
 	return cmd
 }
 
@@ -57,8 +59,8 @@ func (f *exportFlags) run(cmd *cobra.Command, path string) error {
 	if f.to == "" {
 		return usagef("%s needs --to DIR", cmd.CommandPath())
 	}
-	if !slices.Contains([]string{"", "adapter", "merged", "gguf"}, f.form) {
-		return usagef("--form %q: give adapter, merged or gguf", f.form)
+	if !slices.Contains([]string{"", "adapter", "merged", "gguf", "onnx"}, f.form) {
+		return usagef("--form %q: give adapter, merged, gguf or onnx", f.form)
 	}
 	query := url.Values{}
 	for k, v := range map[string]string{"form": f.form, "dtype": f.dtype} {
@@ -66,7 +68,20 @@ func (f *exportFlags) run(cmd *cobra.Command, path string) error {
 			query.Set(k, v)
 		}
 	}
-	data, err := f.get(route + "/export?" + query.Encode())
+	if f.form == "onnx" && f.isFile() {
+		query.Set("name", filepath.Base(f.to)) // the file names the one beside it
+	}
+	return f.write(cmd, path, route+"/export?"+query.Encode(), func(file string) string {
+		return route + "/export/" + escaped(file) + "?" + query.Encode()
+	})
+}
+
+// isFile says whether --to names a file and not a folder.
+func (f *exportFlags) isFile() bool { return f.form != "" && strings.HasSuffix(f.to, "."+f.form) }
+
+// write fetches the files that a route lists, each from the route that file gives.
+func (f *exportFlags) write(cmd *cobra.Command, what, list string, route func(file string) string) error {
+	data, err := f.get(list)
 	if err != nil {
 		return err
 	}
@@ -84,15 +99,15 @@ func (f *exportFlags) run(cmd *cobra.Command, path string) error {
 	p := &progress{out: cmd.ErrOrStderr()}
 	var total int64
 	for i, file := range x.Files {
-		if err := f.download(route+"/export/"+escaped(file.Path)+"?"+query.Encode(), targets[i], file.Size, p); err != nil {
+		if err := f.download(route(file.Path), targets[i], file.Size, p); err != nil {
 			return fmt.Errorf("write %s: %w", targets[i], err)
 		}
 		total += file.Size
 	}
 	if f.asJSON {
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]any{"path": path, "form": x.Form, "files": targets, "bytes": total})
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]any{"path": what, "form": x.Form, "files": targets, "bytes": total})
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "wrote %s to %s: %s, %s\n", path, f.to, counted(len(targets), "file"), size(total))
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "wrote %s to %s: %s, %s\n", what, f.to, counted(len(targets), "file"), size(total))
 	return err
 }
 
@@ -120,11 +135,14 @@ func (f *exportFlags) targets(x httpapi.Export) ([]string, error) {
 			return nil, fmt.Errorf("the server names a file %q, which would lie outside of %s", file.Path, f.to)
 		}
 		list[i] = filepath.Join(f.to, filepath.FromSlash(file.Path))
-		if x.Form == "gguf" && strings.HasSuffix(f.to, ".gguf") {
+		switch {
+		case f.isFile() && f.form == "onnx":
+			list[i] = filepath.Join(filepath.Dir(f.to), filepath.FromSlash(file.Path))
+		case f.isFile():
 			list[i] = f.to
 		}
 		if _, err := os.Lstat(list[i]); err == nil {
-			return nil, &exitError{code: exitFailed, hint: "choose another folder with --to", err: fmt.Errorf("%s is there already", list[i])}
+			return nil, &exitError{code: exitFailed, hint: "choose another place", err: fmt.Errorf("%s is there already", list[i])}
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}

@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"net/url"
+	"path/filepath"
 	"strings"
 	"text/tabwriter"
 
@@ -67,11 +69,17 @@ func newModelList() *cobra.Command {
 func newModelShow() *cobra.Command {
 	var c client
 	var graph, verbose bool
+	var onnx string
 	cmd := &cobra.Command{
 		Use: "show NAME", Short: "what is known of one model, or the graph that it computes", Args: exactArgs("NAME"),
-		Example: "smolgym model show me/mymodel\nsmolgym model show me/mymodel --graph",
+		Example: "smolgym model show me/mymodel\nsmolgym model show me/mymodel --graph\nsmolgym model show me/mymodel --onnx mymodel.onnx",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if graph {
+			switch {
+			case graph && onnx != "":
+				return usagef("give --graph or --onnx, one of them")
+			case onnx != "":
+				return c.showONNX(cmd, args[0], onnx)
+			case graph:
 				return c.showGraph(cmd, args[0], verbose)
 			}
 			var m httpapi.Model
@@ -100,13 +108,30 @@ func newModelShow() *cobra.Command {
 	}
 	c.jsonFlag(cmd)
 	cmd.Flags().BoolVar(&graph, "graph", false, "print the graph that training runs, one line a value or node")
+	cmd.Flags().StringVar(&onnx, "onnx", "", "write the graph with its weights (f32) to this file, for ONNX viewers and runtimes; above 1 GiB the weights lie beside it")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "with --graph: also the graph that sampling runs")
 	return cmd
 }
 
+// graphPath is the route of a model's graph.
+func graphPath(name string) string {
+	return "/smolgym/v1/graphs/" + strings.TrimPrefix(modelPath(name), "/smolgym/v1/models/")
+}
+
+// showONNX writes a model's graph and weights as an ONNX file.
+func (c *client) showONNX(cmd *cobra.Command, name, file string) error {
+	f := exportFlags{client: *c, to: file, form: "onnx"}
+	if !f.isFile() {
+		return usagef("--onnx %q: give a file name that ends in .onnx", file)
+	}
+	query := url.Values{"form": {"onnx"}, "name": {filepath.Base(file)}}
+	route := graphPath(name) + "?" + query.Encode()
+	return f.write(cmd, name, route, func(file string) string { return route + "&file=" + url.QueryEscape(file) })
+}
+
 // showGraph prints a model's graphs.
 func (c *client) showGraph(cmd *cobra.Command, name string, both bool) error {
-	route := "/smolgym/v1/graphs/" + strings.TrimPrefix(modelPath(name), "/smolgym/v1/models/")
+	route := graphPath(name)
 	modes := []string{"train"}
 	if both {
 		modes = append(modes, "decode")

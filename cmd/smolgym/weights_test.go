@@ -24,7 +24,11 @@ import (
 func folder(t *testing.T, name string) string {
 	t.Helper()
 	dir := t.TempDir()
-	tarred, err := filepath.Abs(filepath.Join("..", "..", "testdata", "goldens", name+".tar.gz"))
+	found, err := filepath.Glob(filepath.Join("..", "..", "testdata", "*", name+".tar.gz")) // goldens or families
+	if err != nil || len(found) != 1 {
+		t.Fatalf("archives %v: %v", found, err)
+	}
+	tarred, err := filepath.Abs(found[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,6 +142,13 @@ func TestWeightVerbs(t *testing.T) {
 	cli(t, "", env, "model", "show", "me/tied", "--graph").want(t, 0, "RMSNorm")
 	cli(t, "", env, "model", "show", "me/tied", "--graph", "-v").want(t, 0, "# train", "# decode")
 	cli(t, "", env, "model", "show", "me/nope", "--graph").want(t, exitNotFound, "me/nope")
+	base := filepath.Join(t.TempDir(), "base.onnx")
+	cli(t, "", env, "model", "show", "me/tied", "--onnx", base).want(t, 0, "wrote me/tied to "+base+": 1 file")
+	cli(t, "", env, "model", "show", "me/tied", "--onnx", base).wantFailure(t, "is there already")
+	cli(t, "", env, "model", "show", "me/nope", "--onnx", base).want(t, exitNotFound, "me/nope")
+	cli(t, "", env, "model", "add", "me/experts", folder(t, "mixtral")).want(t, 0, "added me/experts")
+	cli(t, "", env, "model", "show", "me/experts", "--onnx", base+".onnx").wantFailure(t, "me/experts", "mixtral", "ExpertLinear")
+	cli(t, "", env, "model", "rm", "me/experts").want(t, 0, "removed")
 	run, path := sdk{t, url}.train("org/known", 4)
 	_, whole := sdk{t, url}.train("me/tied", 0)
 
@@ -165,6 +176,17 @@ func TestWeightVerbs(t *testing.T) {
 	export(whole, full, "merged").want(t, 0, "wrote "+whole)
 	export(whole, file, "gguf").want(t, 0, "wrote "+whole)
 	export(whole, out+"/x", "adapter").wantFailure(t, "full update")
+	export(path, out+"/lora", "onnx").want(t, 0, "wrote "+path)
+	export(whole, out+"/whole.onnx", "onnx").want(t, 0, "wrote "+whole)
+	cli(t, "", env, "checkpoint", "export", path, "--to", out+"/x", "--form", "onnx", "--dtype", "bf16").wantFailure(t, "bf16", "f32")
+	seen := map[string]bool{}
+	for _, name := range []string{base, out + "/lora/model.onnx", out + "/whole.onnx"} { // package export holds their bytes
+		b, err := os.ReadFile(name)
+		if err != nil || !bytes.Contains(b, []byte("input_ids")) || seen[string(b)] {
+			t.Errorf("%s: %d bytes, %v", name, len(b), err)
+		}
+		seen[string(b)] = true
+	}
 	for _, dir := range []string{merged, full} {
 		src, err := hf.Dir(dir)
 		if err != nil {
@@ -243,7 +265,7 @@ func TestWeightUsage(t *testing.T) {
 		{[]string{"checkpoint", "show"}, []string{"PATH", "for example: smolgym checkpoint show tinker://"}},
 		{[]string{"checkpoint", "show", "x"}, []string{"tinker://RUN/weights/NAME", "for example"}},
 		{[]string{"checkpoint", "export", "tinker://a/weights/b"}, []string{"--to", "for example: smolgym checkpoint export"}},
-		{[]string{"checkpoint", "export", "tinker://a/weights/b", "--to", "x", "--form", "onnx"}, []string{"onnx", "merged"}},
+		{[]string{"checkpoint", "export", "tinker://a/weights/b", "--to", "x", "--form", "odd"}, []string{"odd", "merged", "onnx"}},
 		{[]string{"checkpoint", "ttl", "tinker://a/weights/b", "soon"}, []string{"soon", "7d"}},
 		{[]string{"checkpoint", "ttl", "tinker://a/weights/b", "-1h"}, []string{"for example: smolgym checkpoint ttl"}},
 		{[]string{"checkpoint", "rm"}, []string{"PATH", "for example"}},
@@ -253,6 +275,8 @@ func TestWeightUsage(t *testing.T) {
 		{[]string{"run", "list", "extra"}, []string{"extra", "for example"}},
 		{[]string{"status", "extra"}, []string{"extra", "for example: smolgym status"}},
 		{[]string{"ps", "extra"}, []string{"extra", "for example: smolgym ps"}},
+		{[]string{"model", "show", "x", "--onnx", "dir/"}, []string{".onnx", "for example: smolgym model show"}},
+		{[]string{"model", "show", "x", "--onnx", "x.onnx", "--graph"}, []string{"one of them"}},
 		{[]string{"model", "check"}, []string{"DIR or FILE", "for example: smolgym model check"}},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {

@@ -110,6 +110,20 @@ func Build(ck *hf.Checkpoint, mode Mode) (*Model, error) {
 	return m, nil
 }
 
+// Tables are the Consts of the graph that Build makes of a checkpoint. Unlike Build it leaves the checkpoint as it is, so that
+// several may ask at once.
+func Tables(ck *hf.Checkpoint) (map[string][]float32, error) {
+	f, ok := families[ck.Config.ModelType]
+	if !ok {
+		return nil, fmt.Errorf("tables of %q: %w: it is no family", ck.Config.ModelType, ErrUnsupported)
+	}
+	b, err := f.build(ck, Train)
+	if err != nil {
+		return nil, fmt.Errorf("tables of %s: %w", f.name, err)
+	}
+	return b.tables(), nil
+}
+
 const (
 	ropeCos  = "rope.cos"
 	ropeSin  = "rope.sin"

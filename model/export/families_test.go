@@ -37,7 +37,18 @@ func familyArchives(t *testing.T) []string {
 	return list
 }
 
+// openFamily is the model of an archive.
 func openFamily(t *testing.T, path string) memory {
+	t.Helper()
+	m := unpacked(t, path)
+	maps.DeleteFunc(m, func(name string, _ []byte) bool {
+		return strings.HasPrefix(name, "golden.") || name == "config_v4.json"
+	})
+	return m
+}
+
+// unpacked is all that an archive holds.
+func unpacked(t *testing.T, path string) memory {
 	t.Helper()
 	f, err := os.Open(path)
 	if err != nil {
@@ -58,9 +69,7 @@ func openFamily(t *testing.T, path string) memory {
 		if err := errors.Join(err, err2); err != nil {
 			t.Fatal(err)
 		}
-		if base := filepath.Base(h.Name); !strings.HasPrefix(base, "golden.") && base != "config_v4.json" {
-			m[base] = text
-		}
+		m[filepath.Base(h.Name)] = text
 	}
 }
 
