@@ -46,7 +46,24 @@ func (c *clock) advance(d time.Duration) {
 // tinyModel reads the model of a golden archive of our own.
 func tinyModel(t *testing.T, name string) map[string][]byte {
 	t.Helper()
-	f, err := os.Open(filepath.Join("..", "testdata", "goldens", name+".tar.gz"))
+	path := filepath.Join("..", "testdata", "goldens", name+".tar.gz")
+	if _, err := os.Stat(path); err != nil {
+		path = filepath.Join("..", "testdata", "families", name+".tar.gz")
+	}
+	files := map[string][]byte{}
+	for name, raw := range unpacked(t, path) {
+		switch base := filepath.Base(name); base {
+		case "config.json", "generation_config.json", "model.safetensors":
+			files[base] = raw
+		}
+	}
+	return files
+}
+
+// unpacked is what an archive holds.
+func unpacked(t *testing.T, path string) map[string][]byte {
+	t.Helper()
+	f, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,11 +81,8 @@ func tinyModel(t *testing.T, name string) map[string][]byte {
 		if err != nil {
 			t.Fatal(err)
 		}
-		switch base := filepath.Base(h.Name); base {
-		case "config.json", "generation_config.json", "model.safetensors":
-			if files[base], err = io.ReadAll(r); err != nil {
-				t.Fatal(err)
-			}
+		if files[h.Name], err = io.ReadAll(r); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

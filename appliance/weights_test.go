@@ -7,7 +7,10 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+
+	"smolgym/model/safetensors"
 )
 
 // taught is an appliance with a model of our own and a run of it that has learned.
@@ -39,6 +42,11 @@ func taught(t *testing.T, model string, isFull bool) (a *Appliance, weights, sam
 // scores are the log-probabilities of a fixed prompt under a model or a checkpoint.
 func scores(t *testing.T, a *Appliance, model, path string) []float32 {
 	t.Helper()
+	return scoresOf(t, a, model, path, prompt(12))
+}
+
+func scoresOf(t *testing.T, a *Appliance, model, path string, ids []int32) []float32 {
+	t.Helper()
 	session, err := a.CreateSession(SessionRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +56,7 @@ func scores(t *testing.T, a *Appliance, model, path string) []float32 {
 		t.Fatal(err)
 	}
 	n := 1
-	ticket, err := a.Sample(SampleRequest{SamplerID: id, Count: 1, Prompt: prompt(12), MaxTokens: &n, Temperature: 1, TopP: 1, Stop: &Stop{}, PromptLogprobs: true})
+	ticket, err := a.Sample(SampleRequest{SamplerID: id, Count: 1, Prompt: ids, MaxTokens: &n, Temperature: 1, TopP: 1, Stop: &Stop{}, PromptLogprobs: true})
 	return result[SampleResult](t, a, ticket, err).PromptLogprobs[1:]
 }
 
@@ -151,6 +159,66 @@ func TestWeightsOutAndIn(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Adapters on experts, as our export writes them and as PEFT saves them of a model whose experts are one parameter, are
+// sampled from, with PEFT's numbers, and trained on.
+func TestExpertAdapters(t *testing.T) {
+	a, weights, sampler := taught(t, "mixtral", false)
+	files := exportFiles(t, a, weights, ExportOptions{Form: FormAdapter})
+	im, err := importFolder(t, a, "tiny", "ours", files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	near(t, "our export", scores(t, a, "", im.Path()), scores(t, a, "", sampler), 0)
+	trainOn(t, a, im.Path())
+
+	saved := unpacked(t, filepath.Join("..", "model", "export", "testdata", "peft_experts.tar.gz"))
+	for _, c := range []string{"fused.mixtral", "fused_patterns.mixtral", "single.mixtral"} {
+		folder := map[string][]byte{}
+		for _, f := range []string{"adapter_config.json", "adapter_model.safetensors"} {
+			folder[f] = saved[c+"/"+f]
+		}
+		im, err := importFolder(t, a, "tiny", strings.ReplaceAll(c, ".", "-"), folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids, want := peftNumbers(t, saved[c+"/numbers.safetensors"])
+		near(t, c, scoresOf(t, a, "", im.Path(), ids), want, 1e-4)
+		trainOn(t, a, im.Path())
+	}
+}
+
+// peftNumbers are the first text of a golden and the log-probabilities of its tokens but the first.
+func peftNumbers(t *testing.T, file []byte) (ids []int32, logprobs []float32) {
+	t.Helper()
+	f, err := safetensors.Parse(bytes.NewReader(file), int64(len(file)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(name string) ([]float32, []int64) {
+		info, _ := f.Tensor(name)
+		x := make([]float32, info.Elements())
+		if err := f.ReadFloat32s(x, name); err != nil {
+			t.Fatal(err)
+		}
+		return x, info.Shape
+	}
+	tokens, _ := read("ids")
+	logits, shape := read("logits")
+	n, vocab := int(shape[1]), int(shape[2])
+	for i := range n {
+		ids = append(ids, int32(tokens[i]))
+		if i == 0 {
+			continue
+		}
+		row, sum := logits[(i-1)*vocab:i*vocab], 0.0
+		for _, v := range row {
+			sum += math.Exp(float64(v))
+		}
+		logprobs = append(logprobs, float32(float64(row[ids[i]])-math.Log(sum)))
+	}
+	return ids, logprobs
 }
 
 // trainOn makes a run from a checkpoint and trains it: the loss goes down.

@@ -22,15 +22,17 @@ const (
 
 // peftConfig is what an adapter_config.json says that matters here.
 type peftConfig struct {
-	base     string
-	rank     int
-	alpha    float64
-	rslora   bool
-	targets  []string // nil if the file gives an expression instead
-	layered  bool     // layers or modules are left out by other fields
-	ranks    []pattern
-	alphas   []pattern
-	warnings []string
+	base    string
+	rank    int
+	alpha   float64
+	rslora  bool
+	targets []string // nil if the file gives an expression instead
+	// parameters are those of experts that target_parameters names
+	parameters []string
+	layered    bool // layers or modules are left out by other fields
+	ranks      []pattern
+	alphas     []pattern
+	warnings   []string
 }
 
 // pattern gives a value to the modules that it matches.
@@ -82,10 +84,10 @@ func (c *peftConfig) alphaOf(module string) float64 {
 // those of a field that is off.
 var (
 	honoured = []string{"peft_type", "task_type", "base_model_name_or_path", "r", "lora_alpha", "lora_dropout", "bias", "target_modules",
-		"use_rslora", "rank_pattern", "alpha_pattern", "fan_in_fan_out", "init_lora_weights", "layers_to_transform", "layers_pattern", "exclude_modules"}
+		"target_parameters", "use_rslora", "rank_pattern", "alpha_pattern", "fan_in_fan_out", "init_lora_weights", "layers_to_transform", "layers_pattern", "exclude_modules"}
 	harmless = []string{"revision", "auto_mapping", "peft_version", "inference_mode", "runtime_config", "megatron_core", "megatron_config",
 		"eva_config", "corda_config", "loftq_config", "lora_ga_config", "qalora_group_size"}
-	refused = []string{"use_dora", "lora_bias", "modules_to_save", "trainable_token_indices", "target_parameters", "layer_replication", "use_qalora",
+	refused = []string{"use_dora", "lora_bias", "modules_to_save", "trainable_token_indices", "layer_replication", "use_qalora",
 		"use_bdlora", "arrow_config", "alora_invocation_tokens", "ensure_weight_tying", "kasa_config", "velora_config", "monteclora_config"}
 	inert = []string{"null", "false", "{}", "[]", `""`}
 	// gentle initialisations leave the base model's weights alone; others subtract from them what the adapter starts with.
@@ -208,8 +210,15 @@ func (r *peftReader) kind() {
 func (r *peftReader) targets() {
 	c := &r.c
 	c.layered = r.stated("layers_to_transform") || r.stated("layers_pattern") || r.stated("exclude_modules")
+	if r.stated("target_parameters") {
+		r.get("target_parameters", &c.parameters)
+		if len(c.parameters) > maxPatterns {
+			r.problem("target_parameters names %d, at most %d are allowed", len(c.parameters), maxPatterns)
+		}
+	}
 	v, ok := r.fields["target_modules"]
 	switch {
+	case len(c.parameters) > 0 && !r.stated("target_modules"):
 	case !ok || string(v) == "null":
 		r.problem("target_modules is missing")
 	case v[0] == '"':

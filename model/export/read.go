@@ -57,7 +57,8 @@ func ReadAdapter(folder, baseModel hf.Source) (*Imported, error) {
 	if err != nil {
 		return nil, fmt.Errorf("import adapter: %w", err)
 	}
-	x := &importer{folder: folder, c: c, b: b, found: map[string]*Module{}}
+	x := &importer{folder: folder, c: c, b: b, found: map[string]*Module{}, single: map[string][]Module{}, slots: b.slots()}
+	x.stacks = x.stackedNames()
 	for _, t := range file.Tensors() {
 		x.tensor(t)
 	}
@@ -109,7 +110,14 @@ type importer struct {
 	c      *peftConfig
 	b      *base
 	found  map[string]*Module
+	single map[string][]Module // adapters of single experts, by the module of them all
+	slots  map[string]slot
+	stacks map[string]string
 	bad    MismatchError
+}
+
+func (x *importer) warn(format string, args ...any) {
+	x.c.warnings = append(x.c.warnings, fmt.Sprintf(format, args...))
 }
 
 // hostedHead is what the hosted service calls the output head.
@@ -144,42 +152,83 @@ func (x *importer) tensor(t safetensors.Tensor) {
 		x.unexpected(t.Name, "%s", why)
 		return
 	}
-	if _, known := x.b.byName[module]; !known && module == hostedHead {
-		module = strings.TrimSuffix(x.b.headName, ".weight")
-	}
-	at, known := x.b.byName[module]
+	p, known := x.place(module)
 	if !known {
 		x.unexpected(t.Name, "the base model has no such linear module")
 		return
 	}
-	rank := x.c.rankOf(module)
-	want, wantB := shapesOf(at, rank)
+	want := p.a
 	if side == 'B' {
-		want = wantB
+		want = p.b
 	}
 	if !slices.Equal(t.Shape, want) {
-		x.bad.Wrong = append(x.bad.Wrong, fmt.Sprintf("%s is %v, the base model and rank %d need %v", t.Name, t.Shape, rank, want))
+		x.bad.Wrong = append(x.bad.Wrong, fmt.Sprintf("%s is %v, the base model and rank %d need %v", t.Name, t.Shape, p.m.Rank, want))
 		return
 	}
 	if !t.DType.IsWeight() {
 		x.bad.Wrong = append(x.bad.Wrong, fmt.Sprintf("%s is %s; F32, F16 and BF16 are read", t.Name, t.DType))
 		return
 	}
-	m := x.found[module]
-	if m == nil {
-		m = &Module{Module: module, Rank: rank, Alpha: x.c.alphaOf(module)}
-		x.found[module] = m
-	}
-	a, b := lora.Names(module)
-	into, name := &m.A, a
+	a, b := lora.Names(p.m.Module)
+	into, name := &p.m.A, a
 	if side == 'B' {
-		into, name = &m.B, b
+		into, name = &p.m.B, b
 	}
 	if into.Open != nil {
 		x.unexpected(t.Name, "the module has another one")
 		return
 	}
 	*into = Tensor{name, t.Shape, func() (hf.ReaderAtSized, error) { return x.open(t) }}
+	if p.stacked {
+		*into = x.stacked(*into, p.at, p.m.Rank, side)
+	}
+}
+
+// place is what a pair of tensors belongs to.
+type place struct {
+	m       *Module
+	at      lora.Adapter
+	a, b    []int64 // shapes as they are stored
+	stacked bool    // PEFT's form of all experts' adapters
+}
+
+// place finds the module of a name as PEFT has it.
+func (x *importer) place(module string) (p place, known bool) {
+	if s, ok := x.slots[module]; ok { // one expert's
+		p.at = x.b.byName[s.module]
+		if x.single[s.module] == nil {
+			x.single[s.module] = make([]Module, s.each*p.at.Experts)
+		}
+		p.m = &x.single[s.module][s.index]
+		*p.m = x.named(*p.m, module)
+		p.a, p.b = []int64{int64(p.m.Rank), int64(p.at.In)}, []int64{int64(p.at.Out / s.each), int64(p.m.Rank)}
+		return p, true
+	}
+	if all, ok := x.stacks[module]; ok {
+		module, p.stacked = all, true
+	}
+	if _, known := x.b.byName[module]; !known && module == hostedHead {
+		module = strings.TrimSuffix(x.b.headName, ".weight")
+	}
+	if p.at, known = x.b.byName[module]; !known {
+		return p, false
+	}
+	if p.m = x.found[module]; p.m == nil {
+		p.m = &Module{}
+		x.found[module] = p.m
+	}
+	*p.m = x.named(*p.m, module)
+	p.a, p.b = shapesOf(p.at, p.m.Rank)
+	if p.stacked {
+		p.a, p.b = []int64{int64(p.at.Experts * p.m.Rank), int64(p.at.In)}, []int64{int64(p.at.Out), int64(p.m.Rank * p.at.Experts)}
+	}
+	return p, true
+}
+
+// named fills in what the configuration says of a module.
+func (x *importer) named(m Module, module string) Module {
+	m.Module, m.Rank, m.Alpha = module, x.c.rankOf(module), x.c.alphaOf(module)
+	return m
 }
 
 // open gives a stored tensor as float32.
@@ -192,8 +241,15 @@ func (x *importer) open(t safetensors.Tensor) (hf.ReaderAtSized, error) {
 }
 
 func (x *importer) finish() (*Imported, error) {
-	im := &Imported{BaseModel: x.c.base, Warnings: x.c.warnings, base: x.b}
+	im := &Imported{BaseModel: x.c.base, base: x.b}
 	for _, at := range x.b.modules {
+		if parts := x.single[at.Module]; parts != nil && x.whole(at, parts) {
+			m, err := x.gather(at, parts)
+			if err != nil {
+				return nil, err
+			}
+			x.found[at.Module] = &m
+		}
 		m, ok := x.found[at.Module]
 		a, b := lora.Names(at.Module)
 		switch {
@@ -206,10 +262,16 @@ func (x *importer) finish() (*Imported, error) {
 				x.bad.Wrong = append(x.bad.Wrong, fmt.Sprintf("%s: alpha %g is above %g", at.Module, m.Alpha, float64(maxAlpha)))
 			}
 			im.Modules = append(im.Modules, *m)
-		case !x.c.layered && x.c.targeted(at.Module):
+		case x.single[at.Module] != nil: // what is missing of them has been said
+		case at.Experts > 0 && !x.c.onParameter(at.Module):
+			if !x.c.layered && x.expected(at) {
+				x.whole(at, make([]Module, len(x.b.peftModules(at.Module)))) // none of them is there
+			}
+		case !x.c.layered && x.expected(at):
 			x.bad.Missing = append(x.bad.Missing, a, b)
 		}
 	}
+	im.Warnings = x.c.warnings
 	if len(x.bad.Missing)+len(x.bad.Unexpected)+len(x.bad.Wrong) > 0 {
 		return nil, &x.bad
 	}
@@ -217,6 +279,39 @@ func (x *importer) finish() (*Imported, error) {
 		return nil, fmt.Errorf("%w: %s holds no tensors", ErrAdapter, adapterWeightsName)
 	}
 	return im, nil
+}
+
+// whole says whether adapters of single experts are complete: each with A and B, none that the configuration asks for absent.
+func (x *importer) whole(at lora.Adapter, parts []Module) bool {
+	before := len(x.bad.Missing)
+	if x.found[at.Module] != nil {
+		x.unexpected(lora.Prefix+at.Module, "its experts have adapters of their own too")
+	}
+	for i, name := range x.b.peftModules(at.Module) {
+		a, b := lora.Names(name)
+		haveA, haveB := parts[i].A.Open != nil, parts[i].B.Open != nil
+		asked := !x.c.layered && x.c.targeted(name)
+		if !haveA && (haveB || asked) {
+			x.bad.Missing = append(x.bad.Missing, a)
+		}
+		if !haveB && (haveA || asked) {
+			x.bad.Missing = append(x.bad.Missing, b)
+		}
+	}
+	given := slices.ContainsFunc(parts, func(m Module) bool { return m.A.Open != nil })
+	return given && len(x.bad.Missing) == before && x.found[at.Module] == nil
+}
+
+// expected says whether the configuration asks for an adapter of a module of which there is none. Experts that are stored as
+// one tensor are no modules that target_modules could mean.
+func (x *importer) expected(at lora.Adapter) bool {
+	if at.Experts == 0 {
+		return x.c.targeted(at.Module)
+	}
+	if x.c.onParameter(at.Module) {
+		return true
+	}
+	return len(x.b.ck.Parts(at.Weight)) >= at.Experts && slices.ContainsFunc(x.b.peftModules(at.Module), x.c.targeted)
 }
 
 // targeted says whether target_modules names a module.

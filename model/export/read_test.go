@@ -30,9 +30,11 @@ type peftCase struct {
 	Refused bool
 }
 
-func peftCases(t testing.TB) []peftCase {
+func peftCases(t testing.TB) []peftCase { return savedCases(t, "peft.tar.gz") }
+
+func savedCases(t testing.TB, archive string) []peftCase {
 	t.Helper()
-	f, err := os.Open(filepath.Join("testdata", "peft.tar.gz"))
+	f, err := os.Open(filepath.Join("testdata", archive))
 	if err != nil {
 		t.Fatal(err)
 	}
