@@ -29,8 +29,9 @@ type AdapterOptions struct {
 // adapterFile is adapter_config.json. The patterns are there only where modules differ.
 type adapterFile struct {
 	lora.AdapterConfig
-	RankPattern  map[string]int     `json:"rank_pattern,omitempty"`
-	AlphaPattern map[string]float64 `json:"alpha_pattern,omitempty"`
+	TargetParameters []string           `json:"target_parameters,omitempty"`
+	RankPattern      map[string]int     `json:"rank_pattern,omitempty"`
+	AlphaPattern     map[string]float64 `json:"alpha_pattern,omitempty"`
 }
 
 // Adapter plans PEFT's folder: adapter_config.json, adapter_model.safetensors and a README.md that says who can load it.
@@ -53,7 +54,7 @@ func Adapter(src hf.Source, modules []Module, o AdapterOptions) (*Plan, error) {
 		return nil, fmt.Errorf("export adapter: %w", err)
 	}
 	modules = w.Adapters
-	if err := b.checkExperts(modules); err != nil {
+	if b.stack, err = b.checkExperts(modules); err != nil {
 		return nil, fmt.Errorf("export adapter: %w", err)
 	}
 	config := b.adapterConfig(modules, o.BaseModel)
@@ -63,6 +64,10 @@ func Adapter(src hf.Source, modules []Module, o AdapterOptions) (*Plan, error) {
 	}
 	entries := make([]safetensors.Entry, 0, 2*len(modules))
 	for _, m := range modules {
+		if b.stack && b.byName[m.Module].Experts > 0 {
+			entries = append(entries, b.stackedEntries(m, modules, o.DType)...)
+			continue
+		}
 		for _, t := range b.tensors(m.Module, m.Rank) {
 			whole := m.A
 			if t.B {
@@ -84,9 +89,10 @@ func Adapter(src hf.Source, modules []Module, o AdapterOptions) (*Plan, error) {
 	return p, nil
 }
 
-// checkExperts refuses adapters on experts where PEFT would load them in part and say nothing: it finds experts by the last
-// part of a name, for the whole model at once.
-func (b *base) checkExperts(modules []Module) error {
+// checkExperts says in which form adapters on experts go out: one by one, or, where that would not be loaded, as adapters of
+// the parameters that hold them all. It refuses them where PEFT would load them in part and say nothing: in families whose
+// experts it knows as modules it finds them by the last part of a name, for the whole model at once.
+func (b *base) checkExperts(modules []Module) (stack bool, err error) {
 	adapted, leaves := map[string]bool{}, map[string]bool{}
 	for _, m := range modules {
 		if adapted[m.Module] = true; b.byName[m.Module].Experts > 0 {
@@ -95,23 +101,24 @@ func (b *base) checkExperts(modules []Module) error {
 			}
 		}
 	}
+	if len(leaves) == 0 {
+		return false, nil
+	}
 	for _, at := range b.modules {
-		why := ""
 		switch {
-		case len(leaves) == 0:
-		case at.Experts > 0 && adapted[at.Module] && len(b.ck.Parts(at.Weight)) < at.Experts:
-			why = "is stored as one tensor for all experts"
-		case at.Experts > 0 && !adapted[at.Module]:
-			why = "has none"
+		case at.Experts > 0 && len(b.ck.Parts(at.Weight)) < at.Experts, at.Experts > 0 && !adapted[at.Module]:
+			stack = true
+		case at.Experts == 0 && adapted[at.Module] && leaves[lora.Leaf(at.Module)] && slices.Contains(convertedFamilies, b.family):
+			return false, fmt.Errorf("%w: PEFT can't load adapters on experts of this model: %s has the name of an expert's module; export merged", ErrWeights, at.Module)
 		case at.Experts == 0 && leaves[lora.Leaf(at.Module)]:
-			why = "has the name of an expert's module"
-		}
-		if why != "" {
-			return fmt.Errorf("%w: PEFT can't load adapters on experts of this model: %s %s; export merged", ErrWeights, at.Module, why)
+			stack = true
 		}
 	}
-	return nil
+	return stack, nil
 }
+
+// convertedFamilies are those in which PEFT takes the names of single experts' modules, wherever they stand, for experts.
+var convertedFamilies = []string{"mixtral", "qwen3_moe", "qwen3_next"}
 
 // tensors lists a module's tensors as PEFT has them: those of experts are modules of their own.
 func (b *base) tensors(module string, rank int) []lora.Tensor {
@@ -150,14 +157,14 @@ func entryOf(t lora.Tensor, whole Tensor, dtype safetensors.DType) safetensors.E
 func (b *base) adapterConfig(modules []Module, name string) adapterFile {
 	rank, alpha := common(modules)
 	f := adapterFile{AdapterConfig: lora.AdapterConfig{PeftType: "LORA", TaskType: "CAUSAL_LM", BaseModel: name, Rank: rank, Alpha: alpha,
-		Bias: "none", TargetModules: b.targets(modules), InferenceMode: true}}
+		Bias: "none", TargetModules: b.targets(modules), InferenceMode: true}, TargetParameters: b.targetParameters(modules)}
 	for _, m := range modules {
 		f.FanInFanOut = f.FanInFanOut || b.byName[m.Module].Transposed
 		if m.Rank != rank {
 			if f.RankPattern == nil {
 				f.RankPattern = map[string]int{}
 			}
-			for _, name := range b.peftModules(m.Module) {
+			for _, name := range b.configured(m.Module) {
 				f.RankPattern[name] = m.Rank
 			}
 		}
@@ -165,7 +172,7 @@ func (b *base) adapterConfig(modules []Module, name string) adapterFile {
 			if f.AlphaPattern == nil {
 				f.AlphaPattern = map[string]float64{}
 			}
-			for _, name := range b.peftModules(m.Module) {
+			for _, name := range b.configured(m.Module) {
 				f.AlphaPattern[name] = m.Alpha
 			}
 		}
@@ -205,13 +212,13 @@ func (b *base) targets(modules []Module) []string {
 	}
 	partial := map[string]bool{}
 	for _, at := range b.modules {
-		for _, name := range b.peftModules(at.Module) {
+		for _, name := range b.targetable(at.Module) {
 			partial[lora.Leaf(name)] = partial[lora.Leaf(name)] || !adapted[at.Module]
 		}
 	}
-	var list []string
+	list := []string{}
 	for _, m := range modules {
-		for _, name := range b.peftModules(m.Module) {
+		for _, name := range b.targetable(m.Module) {
 			if leaf := lora.Leaf(name); partial[leaf] {
 				list = append(list, name)
 			} else {
@@ -238,7 +245,7 @@ func (b *base) whoLoads(modules []Module) string {
 	case head:
 		return "not every stock inference server can load it as an adapter: it has one on the output head, which some refuse; PEFT can, and the merged export loads everywhere"
 	case experts:
-		return "not every server and library can load it as an adapter: it has some on experts, one by one; PEFT can, and the merged export loads everywhere"
+		return "not every server and library can load it as an adapter: it has some on experts, " + map[bool]string{false: "one by one", true: "as adapters of parameters"}[b.stack] + "; PEFT can, and the merged export loads everywhere"
 	case !uniform:
 		return "stock inference servers can't load it as an adapter: its modules differ in rank or alpha, and they read one of each; PEFT can, and the merged export loads everywhere"
 	}

@@ -24,6 +24,7 @@ type base struct {
 	modules  []lora.Adapter     // what can have an adapter, in the order of the graph; their Rank is 1
 	byName   map[string]lora.Adapter
 	reflag   bool // the configuration says tied and the head is not
+	stack    bool // adapters of experts go out as those of the parameters that hold them all
 	headName string
 }
 

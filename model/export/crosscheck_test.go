@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -215,11 +216,26 @@ func familyChecks(t *testing.T, name string) []trial {
 	want, bare := logits(t, base, ids, w), logits(t, base, ids, Weights{})
 	p, err := Merged(base, w, MergedOptions{DType: safetensors.F32})
 	trials := []trial{{name + ".merged", "merged", base, build(t, p, err), want, bare, ids}}
-	if experts && name != "mixtral" { // PEFT can't load the others'
+	if experts && name != "mixtral" && name != "qwen3_5_moe" { // PEFT can't load the others'
 		return trials
 	}
 	p, err = Adapter(base, w.Adapters, AdapterOptions{BaseModel: name})
-	return append(trials, trial{name + ".adapter", "adapter", base, build(t, p, err), want, bare, ids})
+	trials = append(trials, trial{name + ".adapter", "adapter", base, build(t, p, err), want, bare, ids})
+	if !experts {
+		return trials
+	}
+	// Of the last layer's experts only, which go out as adapters of the parameters: another rank, another alpha.
+	last := fmt.Sprintf("layers.%d.", b.ck.Config.Layers-1)
+	some := slices.DeleteFunc(slices.Clone(w.Adapters), func(m Module) bool { return b.byName[m.Module].Experts > 0 && !strings.Contains(m.Module, last) })
+	for i := range some {
+		if m := &some[i]; b.byName[m.Module].Experts > 0 {
+			at := b.byName[m.Module]
+			shapeA, shapeB := shapesOf(at, 3)
+			m.Rank, m.Alpha, m.A, m.B = 3, 5, noise(at.A, shapeA, 0.1, uint64(2000+i)), noise(at.B, shapeB, 0.1, uint64(3000+i))
+		}
+	}
+	p, err = Adapter(base, some, AdapterOptions{BaseModel: name})
+	return append(trials, trial{name + ".some", "adapter", base, build(t, p, err), logits(t, base, ids, Weights{Adapters: some}), bare, ids})
 }
 
 // unevenModules makes modules of different ranks and alphas: every third loses half of its rank, every fourth has another alpha.

@@ -2,11 +2,13 @@ package export
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
 	"smolgym/model/hf"
 	"smolgym/model/lora"
+	"smolgym/model/safetensors"
 )
 
 // Adapters on experts come in two forms. Where experts are linear modules of their own, each has an A and a B under the name
@@ -41,6 +43,78 @@ func (x *importer) stackedNames() map[string]string {
 // onParameter says whether target_parameters names a module of all experts.
 func (c *peftConfig) onParameter(module string) bool {
 	return slices.ContainsFunc(c.parameters, func(p string) bool { return module == p || strings.HasSuffix(module, "."+p) })
+}
+
+// targetable lists what target_modules can name of a module.
+func (b *base) targetable(module string) []string {
+	if b.stack && b.byName[module].Experts > 0 {
+		return nil
+	}
+	return b.peftModules(module)
+}
+
+// configured lists by which names a configuration speaks of a module.
+func (b *base) configured(module string) []string {
+	if b.stack && b.byName[module].Experts > 0 {
+		return []string{module}
+	}
+	return b.peftModules(module)
+}
+
+// targetParameters lists the parameters of experts as PEFT finds them: by the end of their names, or by whole names where
+// that would also find some without an adapter.
+func (b *base) targetParameters(modules []Module) []string {
+	if !b.stack {
+		return nil
+	}
+	adapted, partial := map[string]bool{}, map[string]bool{}
+	for _, m := range modules {
+		adapted[m.Module] = true
+	}
+	end := func(module string) string { return "experts." + lora.Leaf(module) }
+	for _, at := range b.modules {
+		if at.Experts > 0 && !adapted[at.Module] {
+			partial[end(at.Module)] = true
+		}
+	}
+	var list []string
+	for _, m := range modules {
+		switch {
+		case b.byName[m.Module].Experts == 0:
+		case partial[end(m.Module)]:
+			list = append(list, m.Module)
+		default:
+			list = append(list, end(m.Module))
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// stackedEntries are A and B of all experts as PEFT stores them for the parameter that holds them all: inside of the
+// other's wrapper for gate and up, if down has an adapter too.
+func (b *base) stackedEntries(m Module, modules []Module, dtype safetensors.DType) []safetensors.Entry {
+	at := b.byName[m.Module]
+	block := strings.TrimSuffix(m.Module, "."+lora.Leaf(m.Module))
+	if lora.Leaf(m.Module) != "down_proj" && slices.ContainsFunc(modules, func(o Module) bool { return o.Module == block+".down_proj" }) {
+		block += ".base_layer"
+	}
+	nameA, nameB := lora.Names(block)
+	wide := m.Rank * at.Experts
+	a := entryOf(lora.Tensor{Name: nameA, Rows: wide, Columns: at.In}, m.A, dtype)
+	down := safetensors.Entry{Name: nameB, DType: dtype, Shape: []int64{int64(at.Out), int64(wide)}, Data: func(w io.Writer) error {
+		whole := make([]float32, m.B.elements())
+		if err := m.B.whole(whole); err != nil {
+			return err
+		}
+		sorted := make([]float32, len(whole))
+		for i, v := range whole {
+			e, o, r := i/(at.Out*m.Rank), i/m.Rank%at.Out, i%m.Rank
+			sorted[o*wide+r*at.Experts+e] = v
+		}
+		return convert(w, listed(sorted), int64(len(sorted)), dtype)
+	}}
+	return []safetensors.Entry{a, down}
 }
 
 // slots lists the places of single experts by the names of their modules.

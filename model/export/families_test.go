@@ -118,7 +118,7 @@ func TestFamilies(t *testing.T) {
 			}
 			p, err = Adapter(base, adapters, AdapterOptions{BaseModel: name})
 			if slices.ContainsFunc(b.modules, func(m lora.Adapter) bool { return m.Experts > 0 }) {
-				if loads := name == "mixtral" || name == "qwen3_moe"; loads != (err == nil) || !loads && !errors.Is(err, ErrWeights) {
+				if loads := name == "mixtral" || name == "qwen3_moe" || name == "qwen3_5_moe"; loads != (err == nil) || !loads && !errors.Is(err, ErrWeights) {
 					t.Errorf("adapters on experts: %v", err)
 				}
 				if err != nil {
