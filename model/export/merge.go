@@ -177,10 +177,10 @@ func (r *reader) wait() ([]float32, error) {
 	return r.into, err
 }
 
-// stop ends a read whose values nobody wants any more.
+// stop ends a read whose values nobody wants any more, and so its error neither.
 func (r *reader) stop() {
 	if r.pending != nil {
-		<-r.pending
+		_, _ = r.wait()
 	}
 }
 
