@@ -95,11 +95,10 @@ func Build(ck *hf.Checkpoint, mode Mode) (*Model, error) {
 		Unused:          b.unused(ck),
 		Warnings:        slices.Clone(ck.Warnings),
 	}
-	if most := f.maxPositions(c); most > b.context {
-		m.Warnings = append(m.Warnings, fmt.Sprintf("max_position_embeddings is %d; at most %d are used", most, b.context))
-	}
 	if w := f.stretchWarning(c, b.rotary, b.context); w != "" {
 		m.Warnings = append(m.Warnings, w)
+	} else if most := f.maxPositions(c); most > b.context {
+		m.Warnings = append(m.Warnings, fmt.Sprintf("max_position_embeddings is %d; at most %d are used", most, b.context))
 	}
 	if c.Wrapper != "" {
 		m.Warnings = append(m.Warnings, fmt.Sprintf("the %s has parts for images: its text decoder alone is used", c.Wrapper))
@@ -227,10 +226,24 @@ func (f *family) isTied(ck *hf.Checkpoint) bool {
 
 // contextLimit is the most positions that one rotary table serves.
 func (f *family) contextLimit(c *hf.Config) int {
-	if n := c.Rope.OriginalMaxPositions; c.Rope.Type == "longrope" && n > 0 && !sameFactors(c.Rope) {
-		return min(f.maxPositions(c), n)
+	limit := f.maxPositions(c)
+	for _, r := range f.ropes(c) {
+		if n := r.OriginalMaxPositions; r.Type == "longrope" && n > 0 && !sameFactors(r) {
+			limit = min(limit, n)
+		}
 	}
-	return f.maxPositions(c)
+	return limit
+}
+
+// ropes are the rotary embeddings of a model.
+func (f *family) ropes(c *hf.Config) []hf.Rope {
+	switch {
+	case f.noRope:
+		return nil
+	case f.localRope:
+		return []hf.Rope{f.rope(c), f.local(c)}
+	}
+	return []hf.Rope{f.rope(c)}
 }
 
 // rotaryDims is how many elements of a head rotate.

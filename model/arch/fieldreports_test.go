@@ -378,3 +378,20 @@ func TestStretchedRope(t *testing.T) {
 		})
 	}
 }
+
+// The rotary embedding of windowed layers caps the context too.
+func TestLocalLongRope(t *testing.T) {
+	rope := func(short string) map[string]string {
+		return map[string]string{"rope_local_base_freq": "", "rope_theta": "", "rope_scaling": `{"full_attention":{"rope_type":"default","rope_theta":1e6},
+			"sliding_attention":{"rope_type":"longrope","rope_theta":1e4,"original_max_position_embeddings":16,"short_factor":` + short + `,"long_factor":[2,2,2,2]}}`}
+	}
+	for short, want := range map[string]int{"[1,1,1,1]": 16, "[2,2,2,2]": 128} {
+		m, err := arch.Build(sample(t, "gemma3_scaled", rope(short)), arch.Train)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Context != want || (len(m.Warnings) > 0) != (want == 16) {
+			t.Errorf("%s: context %d, warnings %q", short, m.Context, m.Warnings)
+		}
+	}
+}

@@ -157,7 +157,7 @@ func TestImportGoldens(t *testing.T) {
 					t.Fatal(err)
 				}
 				warned := slices.DeleteFunc(slices.Clone(m.Warnings), func(w string) bool {
-					return (strings.HasSuffix(name, "longrope") || name == "llama_dynamic") && (strings.HasPrefix(w, "texts of up to") || strings.HasPrefix(w, "max_position_embeddings is"))
+					return (strings.HasSuffix(name, "longrope") || name == "llama_dynamic") && strings.HasPrefix(w, "texts of up to")
 				})
 				if len(m.Unused) > 0 || len(warned) > 0 {
 					t.Errorf("unused %v, warnings %v", m.Unused, m.Warnings)

@@ -25,15 +25,16 @@ func sameFactors(r hf.Rope) bool { return slices.Equal(r.ShortFactor, r.LongFact
 // text where the context ends, why, and what to write for a longer one.
 func (f *family) stretchWarning(c *hf.Config, rotary, context int) string {
 	const why = "would change the numbers of every position of a longer text, so that a token would not be scored as it was sampled"
-	r, most := f.rope(c), f.maxPositions(c)
-	switch {
-	case f.noRope:
-	case r.Type == "longrope" && context < min(most, MaxContext):
-		return fmt.Sprintf("texts of up to %d tokens (original_max_position_embeddings): long_factor %s; for %d tokens write the values of long_factor as short_factor too: "+
-			"then every text is computed by them, as by servers that are started for long texts", context, why, most)
-	case r.Type == "dynamic" && r.Factor > 1 && rotary > 2:
-		return fmt.Sprintf("texts of up to %d tokens (max_position_embeddings): dynamic scaling %s; for %d tokens write a fixed base: rope_type \"default\", rope_theta %.9g, max_position_embeddings %[3]d",
-			context, why, int(float64(most)*r.Factor), dynamicTheta(r, rotary, most))
+	most := f.maxPositions(c)
+	for _, r := range f.ropes(c) {
+		switch {
+		case r.Type == "longrope" && !sameFactors(r) && context < min(most, MaxContext):
+			return fmt.Sprintf("texts of up to %d tokens (original_max_position_embeddings): long_factor %s; for %d tokens write the values of long_factor as short_factor too: "+
+				"then every text is computed by them, as by servers that are started for long texts", context, why, most)
+		case r.Type == "dynamic" && r.Factor > 1 && rotary > 2:
+			return fmt.Sprintf("texts of up to %d tokens (max_position_embeddings): dynamic scaling %s; for %d tokens write a fixed base: rope_type \"default\", rope_theta %.9g, max_position_embeddings %[3]d",
+				context, why, int(float64(most)*r.Factor), dynamicTheta(r, rotary, most))
+		}
 	}
 	return ""
 }
