@@ -36,8 +36,9 @@ test-all: test check-export check-onnx ## test, and what takes longer: other SDK
 	SMOLGYM_BIN=$(CURDIR)/$(BIN) bash testdata/hub/versions.sh
 	SMOLGYM_BIN=$(CURDIR)/$(BIN) bash testdata/cookbook/run.sh
 
-check-export: build torch-env ## exports of trained checkpoints, judged by transformers and peft
+check-export: build torch-env ## exports of trained checkpoints, judged by transformers and peft, GGUF files too
 	"$${SMOLGYM_TORCH_VENV:-$$HOME/.cache/smolgym/torch-venv}/bin/python" testdata/sdk/check_export.py
+	"$${SMOLGYM_TORCH_VENV:-$$HOME/.cache/smolgym/torch-venv}/bin/python" testdata/sdk/check_gguf.py
 
 check-onnx: ## ONNX files of every dense family, judged by the ONNX checker and by ONNX Runtime; VERDICT=write keeps what a Go test compares
 	sh testdata/sdk/onnx_env.sh

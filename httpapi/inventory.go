@@ -8,6 +8,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"smolgym/appliance"
+	"smolgym/httpapi/hub"
 	"smolgym/httpapi/wire"
 )
 
@@ -33,6 +34,7 @@ type (
 		Public       bool              `json:"public,omitempty"`
 		Numerics     string            `json:"numerics,omitempty"`
 		UserMetadata map[string]string `json:"user_metadata,omitempty"`
+		Hub          string            `json:"hub,omitempty"`     // its repository for hub clients: revision main is the merged model, adapter the PEFT form
 		Tensors      []Tensor          `json:"tensors,omitempty"` // when one checkpoint is asked for
 	}
 	// Tensor is one tensor of a checkpoint.
@@ -154,6 +156,7 @@ func checkpointBody(cp appliance.CheckpointRecord) Checkpoint {
 	if !cp.Full {
 		out.Rank, out.Alpha = cp.Rank, cp.Alpha
 	}
+	out.Hub, _ = hub.CheckpointRepo(out.Path) // one in an external form has none
 	for _, t := range cp.Tensors {
 		out.Tensors = append(out.Tensors, Tensor{t.Name, t.Shape, t.Bytes})
 	}

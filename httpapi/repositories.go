@@ -62,3 +62,15 @@ func (e exporter) Export(_ context.Context, path string, adapter bool) (hub.Expo
 func (e exporter) CheckpointNames(run, kind string) ([]string, error) {
 	return e.box.CheckpointNames(run, kind)
 }
+
+func (e exporter) Derived(model string) ([]hub.ExportFile, error) {
+	files, err := e.box.Derived(model)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]hub.ExportFile, len(files))
+	for i, f := range files {
+		out[i] = hub.ExportFile(f)
+	}
+	return out, nil
+}

@@ -61,8 +61,22 @@ type server struct {
 
 var releaseMode = sync.OnceFunc(func() { gin.SetMode(gin.ReleaseMode) })
 
-// New is the handler for an appliance.
-func New(box *appliance.Appliance, opt Options) http.Handler {
+// Handler serves an appliance.
+type Handler struct {
+	http.Handler
+	hub *hub.Handler
+}
+
+// Close removes what uploads under way have left in the scratch folder. No request may be under way.
+func (h *Handler) Close() error {
+	if err := h.hub.Close(); err != nil {
+		return fmt.Errorf("close hub: %w", err)
+	}
+	return nil
+}
+
+// New is the handler for an appliance. Close ends it, before the appliance is closed.
+func New(box *appliance.Appliance, opt Options) *Handler {
 	releaseMode()
 	s := &server{box: box, opt: opt, log: opt.Log, now: opt.Now}
 	if s.log == nil {
@@ -77,7 +91,8 @@ func New(box *appliance.Appliance, opt Options) http.Handler {
 	for _, k := range opt.Keys {
 		s.keys = append(s.keys, sha256.Sum256([]byte(k)))
 	}
-	return trimSlash(s.router())
+	r := s.router()
+	return &Handler{trimSlash(r), s.hub}
 }
 
 // router has all routes.

@@ -54,6 +54,10 @@ func TestInventory(t *testing.T) {
 	if cp.Expires == nil {
 		t.Fatal("no expiry was set")
 	}
+	session, _, _ := strings.Cut(run, ":")
+	if cp.Hub != "runs/"+session+".0.w.w" {
+		t.Errorf("hub name %q of %s", cp.Hub, cp.Path)
+	}
 	cp = Checkpoint{}
 	r.must("PUT", route+"/ttl", TTLRequest{0}, &cp)
 	if cp.Expires != nil {

@@ -42,8 +42,10 @@ const (
 	pageSize = 16 << 10
 	// mapSize is virtual memory only. Growth beyond it waits for open readers.
 	mapSize = 1 << 30
-	// growBytes is the step in which the file grows.
+	// growBytes is the least step in which the file grows; a large file grows by a
+	// quarter, up to growMost: each step costs a sync. What isn't used yet is a hole.
 	growBytes = 4 << 20
+	growMost  = 128 << 20
 	// lockWait is how long Open tries for a file that another process may be closing.
 	lockWait = 500 * time.Millisecond
 )
@@ -104,7 +106,6 @@ func (db *DB) open(opt Options) error {
 	case err != nil:
 		return err
 	}
-	db.bolt.AllocSize = growBytes
 	err = db.prepare(opt)
 	if err == nil && errors.Is(statErr, os.ErrNotExist) {
 		err = syncDir(filepath.Dir(db.path))
@@ -280,7 +281,12 @@ func (g guarded) View(fn func(*bolt.Tx) error) error {
 }
 
 func (g guarded) Update(fn func(*bolt.Tx) error) error {
-	return guard(func() error { return g.bolt.Update(fn) })
+	return guard(func() error {
+		return g.bolt.Update(func(tx *bolt.Tx) error {
+			g.bolt.AllocSize = int(min(max(tx.Size()/4, growBytes), growMost)) // only writers read it, and this is the one
+			return fn(tx)
+		})
+	})
 }
 
 func guard(fn func() error) (err error) {

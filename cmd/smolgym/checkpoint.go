@@ -129,6 +129,9 @@ func newCheckpointShow() *cobra.Command {
 			} else {
 				t.row("trains", fmt.Sprintf("LoRA of rank %d, alpha %g (%s)", cp.Rank, cp.Alpha, parts(cp.TrainAttn, cp.TrainMLP, cp.TrainUnembed)))
 			}
+			if cp.Hub != "" {
+				t.row("hub name", cp.Hub+" ("+revisions(cp.Full)+")")
+			}
 			t.row("step", cp.Step)
 			t.row("size", size(cp.SizeBytes))
 			t.row("created", when(&cp.Created))
@@ -233,4 +236,12 @@ func parseTTL(s string) (seconds int64, err error) {
 		return 0, usagef("time %q: give a time such as 90m, 12h or 7d, or never", s)
 	}
 	return int64(d / time.Second), nil
+}
+
+// revisions says what hub clients find under a checkpoint's hub name.
+func revisions(full bool) string {
+	if full {
+		return "revision main: the merged model"
+	}
+	return "revision main: the merged model; adapter: PEFT's form"
 }

@@ -127,14 +127,15 @@ func (f *serveFlags) run(ctx context.Context, out io.Writer) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	f.api.Version, f.api.NeedKey = version, public
+	api := httpapi.New(app, f.api)
 	server := &http.Server{
-		Handler:           httpapi.New(app, f.api),
+		Handler:           api,
 		ReadHeaderTimeout: 20 * time.Second,
 		IdleTimeout:       5 * time.Minute,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 	}
 	if err := f.banner(out, app, listener.Addr().String()); err != nil {
-		return errors.Join(err, app.Close(), listener.Close())
+		return errors.Join(err, api.Close(), app.Close(), listener.Close())
 	}
 	failed := make(chan error, 1)
 	go func() {
@@ -155,7 +156,7 @@ func (f *serveFlags) run(ctx context.Context, out io.Writer) error {
 			err = server.Close()
 		}
 	}
-	return errors.Join(err, app.Close())
+	return errors.Join(err, api.Close(), app.Close())
 }
 
 // banner says what the server is, where, and what to paste.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,6 +34,75 @@ type Namer interface {
 	CheckpointNames(run, kind string) ([]string, error)
 }
 
+// Deriver is an Exporter that knows what a model shows beside its stored files, such as the folder that a GGUF file
+// stands for. Key is equal only for equal bytes. No files are no error.
+type Deriver interface {
+	Derived(model string) ([]ExportFile, error)
+}
+
+// derivedModels remembers what models show beside their files: finding out reads a vocabulary.
+type derivedModels struct {
+	mu sync.Mutex
+	of map[string]*Export // by the id of the commit with the stored files
+}
+
+// maxDerived bounds how many are remembered; each has a tokenizer in it.
+const maxDerived = 4
+
+// derive gives the head of main what the model shows beside its stored files. What it makes is never saved.
+func (h *Handler) derive(r *repository, err error) (*repository, error) {
+	if err != nil || r == nil || r.derivedFrom == "" {
+		return r, err
+	}
+	d, ok := h.opt.Export.(Deriver)
+	head := r.head()
+	if !ok || r.Model != head.ID && !r.variant || !slices.ContainsFunc(head.Files, func(f file) bool { return strings.HasSuffix(f.Path, ".gguf") }) && !r.variant {
+		return r, nil
+	}
+	h.derived.mu.Lock()
+	defer h.derived.mu.Unlock()
+	key := r.derivedFrom + " " + head.ID
+	x := h.derived.of[key]
+	if x == nil {
+		files, err := d.Derived(r.derivedFrom)
+		if err != nil {
+			return nil, err
+		}
+		x = &Export{Key: key, Files: files}
+		if h.derived.of == nil || len(h.derived.of) >= maxDerived {
+			h.derived.of = map[string]*Export{}
+		}
+		h.derived.of[key] = x
+	}
+	files := slices.Clone(head.Files)
+	for _, f := range x.Files {
+		if _, is := head.file(f.Path); !is && !(r.variant && isWeights(f.Path)) {
+			files = append(files, x.standIn(f))
+		}
+	}
+	if len(files) == len(head.Files) {
+		return r, nil
+	}
+	c := newCommit(files, head.Title, head.Message, head.Date)
+	if r.Model != "" {
+		r.Model = c.ID
+	}
+	r.export = x
+	r.append("main", c)
+	return r, nil
+}
+
+// standIn is a file that is made on the fly: the hash of its content is only known once it has been made, see exportSum.
+func (x *Export) standIn(f ExportFile) file {
+	sum := sha256.Sum256([]byte(x.Key + "\x00" + f.Path))
+	return file{f.Path, f.Size, hex.EncodeToString(sum[:])}
+}
+
+// makes says whether a file is made on the fly.
+func (x *Export) makes(f file) bool {
+	return x != nil && slices.ContainsFunc(x.Files, func(e ExportFile) bool { return e.Path == f.Path && x.standIn(e) == f })
+}
+
 // exportSums remembers the hashes of files that are made on the fly: making one to know its hash takes as long as sending it.
 type exportSums struct {
 	mu sync.Mutex
@@ -45,7 +115,7 @@ const adapterRevision = "adapter"
 func (h *Handler) openAny(ctx context.Context, repo, rev string) (*repository, error) {
 	path, ok := checkpointPath(repo, h.hashed)
 	if !ok || h.opt.Export == nil {
-		return h.open(repo)
+		return h.derive(h.open(repo))
 	}
 	if err := checkRepo(repo); err != nil {
 		return nil, err
@@ -68,9 +138,7 @@ func (h *Handler) openAny(ctx context.Context, repo, rev string) (*repository, e
 		}
 		files := make([]file, len(x.Files))
 		for i, f := range x.Files {
-			// A stand-in: the hash of the content is only known once the file has been made, see exportSum.
-			sum := sha256.Sum256([]byte(x.Key + "\x00" + f.Path))
-			files[i] = file{f.Path, f.Size, hex.EncodeToString(sum[:])}
+			files[i] = x.standIn(f)
 		}
 		c := newCommit(files, "Checkpoint "+path, "", x.Created)
 		if commitID.MatchString(rev) && c.ID != rev {

@@ -66,14 +66,15 @@ type Options struct {
 
 // Handler serves the hub's routes.
 type Handler struct {
-	box    Box
-	opt    Options
-	log    *slog.Logger
-	up     *upstream
-	secret [32]byte // signs where large files are sent to
-	xet    xetSpaces
-	oids   oids
-	sums   exportSums
+	box     Box
+	opt     Options
+	log     *slog.Logger
+	up      *upstream
+	secret  [32]byte // signs where large files are sent to
+	xet     xetSpaces
+	oids    oids
+	sums    exportSums
+	derived derivedModels
 
 	mu sync.Mutex // guards changes of repositories
 }

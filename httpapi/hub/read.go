@@ -62,7 +62,7 @@ func (h *Handler) resolve(w http.ResponseWriter, r *http.Request, repo, rev, nam
 		head.Set("X-Linked-ETag", `"`+oid+`"`)
 		head.Set("X-Linked-Size", strconv.FormatInt(f.Size, 10))
 	}
-	if rep.export != nil {
+	if rep.export.makes(f) {
 		x, err := rep.export.open(f)
 		if err != nil {
 			return err
@@ -90,7 +90,7 @@ const maxOIDs = 100000
 
 // oid is what a file is known by: git's id, or for a large one its sha256.
 func (h *Handler) oid(rep *repository, f file) (string, error) {
-	if f.large() && rep.export != nil {
+	if f.large() && rep.export.makes(f) {
 		return h.exportSum(rep.export, f)
 	}
 	if f.large() {
@@ -104,7 +104,7 @@ func (h *Handler) oid(rep *repository, f file) (string, error) {
 	}
 	sum := sha1.New()
 	fmt.Fprintf(sum, "blob %d\x00", f.Size)
-	if rep.export != nil {
+	if rep.export.makes(f) {
 		x, err := rep.export.open(f)
 		if err != nil {
 			return "", err
@@ -421,7 +421,7 @@ func (h *Handler) listModels(w http.ResponseWriter, r *http.Request) error {
 	}
 	list := []modelInfo{}
 	for _, n := range names {
-		rep, err := h.open(n)
+		rep, err := h.derive(h.open(n))
 		if err != nil || rep == nil {
 			if f := (*failure)(nil); err == nil || errors.As(err, &f) {
 				continue // removed since

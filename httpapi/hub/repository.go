@@ -71,8 +71,9 @@ type repository struct {
 	Model    string            `json:"model,omitempty"`
 	Missing  string            `json:"missing,omitempty"` // why the head of main is no model
 
-	variant bool // files are those of a variant of the name, without its weights
-	export  *Export
+	variant     bool    // files are those of a variant of the name, without its weights
+	derivedFrom string  // the model whose files main has; it may show more than is stored
+	export      *Export // makes some files of the head of main, or all
 }
 
 // revision finds a branch's head or a commit.
@@ -185,12 +186,13 @@ func (h *Handler) open(name string) (*repository, error) {
 	}
 	c := newCommit(modelFiles(&m), "Model added", "", m.Created)
 	if r == nil {
-		return &repository{Name: name, Created: c.Date, Branches: map[string]string{"main": c.ID}, Commits: []commit{c}, Model: c.ID}, nil
+		return &repository{Name: name, Created: c.Date, Branches: map[string]string{"main": c.ID}, Commits: []commit{c}, Model: c.ID, derivedFrom: m.Name}, nil
 	}
 	if r.Model != c.ID { // added by another way since
 		r.append("main", c)
 		r.Model, r.Missing = c.ID, ""
 	}
+	r.derivedFrom = m.Name
 	return r, nil
 }
 
@@ -216,7 +218,7 @@ func (h *Handler) openVariant(name string) (*repository, error) {
 	})
 	files := slices.DeleteFunc(modelFiles(&m), func(f file) bool { return isWeights(f.Path) })
 	c := newCommit(files, "Files of "+m.Name, "", m.Created)
-	return &repository{Name: name, Created: c.Date, Branches: map[string]string{"main": c.ID}, Commits: []commit{c}, variant: true,
+	return &repository{Name: name, Created: c.Date, Branches: map[string]string{"main": c.ID}, Commits: []commit{c}, variant: true, derivedFrom: m.Name,
 		Missing: "only variants of it are on this box: their tokenizer and configuration answer for it"}, nil
 }
 

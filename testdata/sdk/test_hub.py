@@ -146,6 +146,7 @@ def test_client(tmp_path_factory, material, check):
     finally:
         s.stop()
     assert sorted(os.listdir(s.data)) in (["smolgym.db"], ["scratch", "smolgym.db"])
+    assert not any((s.data / "scratch").rglob("*")), "a stop leaves nothing of uploads under way"
 
 
 def test_all_checks_run():
@@ -276,6 +277,7 @@ def test_checkpoints(hub, tmp_path, torch_python):
     import base64
     name = "x-" + base64.b32encode(b"final--1").decode().rstrip("=").lower()
     repo = f"runs/{run_id}.{n}.s.{name}"
+    assert repo in hub.cli("checkpoint", "show", path).stdout
     code = SCORE + """
     from peft import PeftModel
     plain = AutoModelForCausalLM.from_pretrained("test/tiny", dtype=torch.float32)
@@ -283,6 +285,42 @@ def test_checkpoints(hub, tmp_path, torch_python):
     out = run(torch_python, code, environment(hub, tmp_path), repo, json.dumps(tokens), json.dumps(ours))
     merged, untrained, adapter = map(float, out.split()[-3:])
     assert merged < 1e-4 and adapter < 1e-4 and untrained > 1e-2, out
+
+
+def test_gguf(hub, folders, tmp_path, torch_python):
+    """A model that came as a GGUF file is a folder to hub clients too, and loads to the log-probabilities that we compute."""
+    service = hub.client()
+    try:
+        client = lora(service, "test/tiny", rank=4)
+        harness.train(client, [datum(tiny_model.encode("a lesson to learn by heart"))], 5, lr=1e-2)
+        path = get(client.save_weights_for_sampler("for-gguf")).path
+        hub.cli("checkpoint", "export", path, "--to", tmp_path / "small.gguf", "--form", "gguf", "--dtype", "q8_0")
+        for name in ("me/gguf", "known/gguf:mine"):
+            hub.add_model(name, tmp_path / "small.gguf")
+        tokens = tiny_model.encode("a lesson to learn")
+        ours = [float(v) for v in harness.scores(service.create_sampling_client(base_model="me/gguf"), tokens)]
+    finally:
+        service.close("success").result(timeout=harness.WAIT)
+    code = SCORE + """
+    from huggingface_hub import HfApi, snapshot_download
+    import hashlib, pathlib
+    print(AutoTokenizer.from_pretrained(repo).encode("hello", add_special_tokens=False))
+    print(AutoTokenizer.from_pretrained("known/gguf").encode("hello", add_special_tokens=False))
+    print(sorted(f for f in HfApi().list_repo_files(repo)))
+    print(sorted(f for f in HfApi().list_repo_files("known/gguf")))
+    files = {s.rfilename: s for s in HfApi().model_info(repo, files_metadata=True).siblings}
+    for f in pathlib.Path(snapshot_download(repo)).iterdir():
+        raw = f.read_bytes()
+        assert len(raw) == files[f.name].size, f.name
+        assert not files[f.name].lfs or hashlib.sha256(raw).hexdigest() == files[f.name].lfs.sha256, f.name
+    print(hashlib.sha256((pathlib.Path(snapshot_download(repo)) / "small.gguf").read_bytes()).hexdigest())"""
+    out = run(torch_python, code, environment(hub, tmp_path / "home"), "me/gguf", json.dumps(tokens), json.dumps(ours)).splitlines()
+    assert float(out[0]) < 1e-4, out
+    side = ["config.json", "generation_config.json"]
+    assert out[1:3] == [str(tiny_model.encode("hello"))] * 2, out
+    assert out[3:5] == [str(side + ["model.safetensors", "small.gguf", "tokenizer.json", "tokenizer_config.json"]),
+                        str(side + ["tokenizer.json", "tokenizer_config.json"])], out
+    assert out[5] == hashlib.sha256((tmp_path / "small.gguf").read_bytes()).hexdigest()
 
 
 # Requests that no client sends.
