@@ -38,6 +38,10 @@ type Device interface {
 	Read(dst []byte, src Buffer, offset int64) error
 	Copy(dst Buffer, dstOffset int64, src Buffer, srcOffset, bytes int64) error
 	Zero(dst Buffer) error
+	// Group makes several buffers one that can be bound to a slot of class
+	// group. nil stands for an empty part. Freeing it frees none of them; a run
+	// is refused when one of them was freed.
+	Group(parts []Buffer) (Buffer, error)
 	// Run executes every step of p for a batch of size dims, which must be
 	// within p.Capacity. slots has one buffer for each p.Slots, at least as
 	// large as the slot's type under dims; arena has at least p.ArenaBytes and

@@ -153,6 +153,7 @@ type Stats struct {
 	DecodeSteps     int64 // batches decoded
 	DecodeSequences int64 // sequences in those batches, summed
 	MaxDecodeBatch  int   // most sequences in one batch
+	MaxDecodeMix    int   // most sets of weights in one batch
 	SampledTokens   int64
 	PrefillTokens   int64
 	TrainTokens     int64

@@ -25,6 +25,7 @@ type Base struct {
 	weights  map[string]kernels.Buffer // by tensor name, and constants by theirs
 	cache    *cache                    // made at the first sample
 	decoders map[decodeKey]*ir.Program
+	mix      *mixture // of the last step
 	refs     int
 	gone     bool
 }
@@ -161,6 +162,7 @@ func (b *Base) Release() {
 }
 
 func (b *Base) free() {
+	b.dropMixture()
 	for name, buf := range b.weights {
 		buf.Free()
 		delete(b.weights, name)

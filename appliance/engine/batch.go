@@ -205,7 +205,7 @@ func (t *Trainer) program(key trainKey) (*ir.Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.ArenaBytes > keepActivations && !key.forwardOnly {
+	if p.ArenaBytes > t.b.e.opt.keepActivations && !key.forwardOnly {
 		// The backward pass computes the layers' activations again: the same
 		// kernels, so the same bits.
 		if g, err = plan.Recompute(g, func(int) bool { return true }); err != nil {

@@ -4,12 +4,10 @@ import (
 	"fmt"
 	"math"
 	"slices"
-
-	"smolgym/model/ir"
-	"smolgym/model/plan"
 )
 
-// decodeKey names the decoding graph of an adapter shape.
+// decodeKey names a decoding graph: of any adapters on the parts that are on, or
+// of one with a rank.
 type decodeKey struct {
 	rank                    int
 	alpha                   float64
@@ -17,14 +15,16 @@ type decodeKey struct {
 }
 
 // decoder runs samples by continuous batching: each step feeds one token of
-// every decoding sequence and pieces of the prompts, for one set of weights;
-// sets of weights take turns.
+// every decoding sequence and pieces of the prompts, in one pass over the base
+// model's weights for all of its adapters. Weights that need a pass of their own
+// (other parameters, adapters of experts) take turns with it.
 type decoder struct {
 	e     *Engine
 	queue []*job      // waiting for pages, in order of arrival
 	jobs  []*job      // admitted, samples still to begin
 	run   []*sequence // in batches
-	turn  any         // weights of the last step, see Weights.key
+	turn  any         // pass of the last step, see Weights.key
+	steps int
 }
 
 // due reports whether there is anything to decode.
@@ -305,8 +305,8 @@ func (b *Base) drawable() int {
 	return min(b.info.Vocab, b.tok.VocabSize())
 }
 
-// pick takes the sequences of the next step: those of one set of weights, the
-// one that comes after the last step's in order of arrival.
+// pick takes the sequences of the next step: those of one pass, the one that
+// comes after the last step's in order of arrival.
 func (d *decoder) pick() []*sequence {
 	var order []any
 	batches := map[any][]*sequence{}
@@ -320,24 +320,4 @@ func (d *decoder) pick() []*sequence {
 	next := order[(slices.Index(order, d.turn)+1)%len(order)]
 	d.turn = next
 	return batches[next]
-}
-
-func (b *Base) decodeProgram(cfg TrainerConfig, capacity ir.Dims) (*ir.Program, error) {
-	key := decodeKey{}
-	if cfg.LoRA != nil {
-		key = decodeKey{cfg.LoRA.Rank, cfg.LoRA.Alpha, cfg.Attention, cfg.MLP, cfg.Unembed}
-	}
-	if p, ok := b.decoders[key]; ok {
-		return p, nil
-	}
-	g, _, err := b.variant(b.decode.Graph, cfg)
-	if err != nil {
-		return nil, err
-	}
-	p, err := plan.Build(g, capacity)
-	if err != nil {
-		return nil, err
-	}
-	b.decoders[key] = p
-	return p, nil
 }

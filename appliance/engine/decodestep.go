@@ -1,10 +1,14 @@
 package engine
 
 import (
+	"cmp"
+	"errors"
+	"slices"
 	"time"
 
 	"smolgym/kernels"
 	"smolgym/model/ir"
+	"smolgym/model/lora"
 )
 
 // stepBatch is one decoding step laid out for the program.
@@ -13,7 +17,7 @@ type stepBatch struct {
 	take                                 []int // tokens fed of each sequence
 	ids, positions, offsets, start, rows []int32
 	slots                                []int32 // rows of recurrent state
-	owner                                []int   // index into seqs for each row
+	of, owner                            []int   // index into seqs for each token and each row
 	blocks                               int     // block-table columns
 }
 
@@ -40,28 +44,54 @@ func (d *decoder) rowLimit(vocab int) int {
 	return max(d.e.opt.DecodeSequences, min(d.e.opt.DecodeTokens, (16<<20)/max(vocab, 1)))
 }
 
+// piece is what a step feeds of a sequence.
+type piece struct {
+	s *sequence
+	n int // tokens
+}
+
 // lay packs as much of the sequences as a step holds: every decoding sequence's
-// token first, then pieces of prompts.
+// token first, then pieces of prompts. Sequences of one set of weights stand
+// together.
 func (d *decoder) lay(seqs []*sequence) *stepBatch {
 	opt := d.e.opt
 	rowLimit := d.rowLimit(seqs[0].j.weights.b.info.Vocab)
-	b := &stepBatch{offsets: []int32{0}}
+	var pieces []piece
+	tokens, rows := 0, 0
+	seqs = d.interleave(seqs)
 	for _, prompts := range []bool{false, true} {
 		for _, s := range seqs {
-			if (s.index < 0) != prompts || len(b.seqs) == opt.DecodeSequences {
+			if (s.index < 0) != prompts || len(pieces) == opt.DecodeSequences {
 				continue
 			}
-			n := min(len(s.feed), opt.DecodeTokens-len(b.ids))
+			n := min(len(s.feed), opt.DecodeTokens-tokens)
 			if s.index < 0 && s.j.scoresPrompt() {
-				n = min(n, rowLimit-len(b.rows))
+				n = min(n, rowLimit-rows)
 			}
-			if n <= 0 || len(b.rows) >= rowLimit {
+			if n <= 0 || rows >= rowLimit {
 				continue
 			}
-			b.add(s, n)
+			pieces = append(pieces, piece{s, n})
+			tokens += n
+			for i := range n {
+				if s.rowAt(i, n) {
+					rows++
+				}
+			}
 		}
 	}
+	slices.SortStableFunc(pieces, func(a, b piece) int { return cmp.Compare(a.s.j.weights.id(), b.s.j.weights.id()) })
+	b := &stepBatch{offsets: []int32{0}}
+	for _, p := range pieces {
+		b.add(p.s, p.n)
+	}
 	return b
+}
+
+// rowAt says whether anybody reads the row after token i of the next n.
+func (s *sequence) rowAt(i, n int) bool {
+	last := i == n-1 && n == len(s.feed)
+	return last || (s.index < 0 && s.j.scoresPrompt() && s.cached+i+1 >= s.j.firstScored())
 }
 
 func (b *stepBatch) add(s *sequence, n int) {
@@ -71,8 +101,8 @@ func (b *stepBatch) add(s *sequence, n int) {
 	for i := range n {
 		b.ids = append(b.ids, s.feed[i])
 		b.positions = append(b.positions, int32(s.cached+i))
-		last := i == n-1 && n == len(s.feed)
-		if last || (s.index < 0 && s.j.scoresPrompt() && s.cached+i+1 >= s.j.firstScored()) {
+		b.of = append(b.of, at)
+		if s.rowAt(i, n) {
 			b.rows = append(b.rows, int32(len(b.ids)-1))
 			b.owner = append(b.owner, at)
 		}
@@ -101,7 +131,7 @@ func (d *decoder) forward(seqs []*sequence) error {
 	}
 	// Capacity leaves room for every page of one context in the table.
 	capacity := ir.Dims{T: e.opt.DecodeTokens, S: e.opt.DecodeSequences, R: d.rowLimit(base.info.Vocab), C: 1, P: base.cache.pages, B: pagesFor(base.info.Context), L: base.cache.slots}
-	prog, err := base.decodeProgram(w.cfg, capacity)
+	prog, resolve, err := d.bind(seqs, batch, rows, capacity)
 	if err != nil {
 		return err
 	}
@@ -117,7 +147,7 @@ func (d *decoder) forward(seqs []*sequence) error {
 		if buf, ok := base.cache.states[s.Name]; ok {
 			return buf
 		}
-		return w.lookup(s.Name)
+		return resolve(s.Name)
 	}
 	if err := e.decode.run(prog, dims, lookup, nil); err != nil {
 		return err
@@ -135,16 +165,61 @@ func (d *decoder) forward(seqs []*sequence) error {
 	return nil
 }
 
+// bind finds the program of a step and where its weights are.
+func (d *decoder) bind(seqs []*sequence, batch *stepBatch, rows []int32, capacity ir.Dims) (*ir.Program, func(string) kernels.Buffer, error) {
+	e, w := d.e, seqs[0].j.weights
+	if w.alone {
+		key := decodeKey{}
+		if l := w.cfg.LoRA; l != nil {
+			key = decodeKey{l.Rank, l.Alpha, w.cfg.Attention, w.cfg.MLP, w.cfg.Unembed}
+		}
+		prog, err := w.b.decodeProgram(key, capacity, func() (*ir.Graph, error) {
+			g, _, err := w.b.variant(w.b.decode.Graph, w.cfg)
+			return g, err
+		})
+		return prog, w.lookup, err
+	}
+	m, err := w.b.mixed(seqs)
+	if err != nil {
+		return nil, nil, err
+	}
+	owner := batch.owner
+	if len(owner) == 0 {
+		owner = make([]int, len(rows)) // a row that nobody reads
+	}
+	for _, in := range []struct {
+		place, scale string
+		of           []int
+	}{{lora.PlaceInput, lora.ScaleInput, batch.of}, {lora.RowPlaceInput, lora.RowScaleInput, owner}} {
+		place, scale := m.places(batch.seqs, in.of)
+		if err := errors.Join(e.decode.setI32(in.place, place), e.decode.setF32(in.scale, scale)); err != nil {
+			return nil, nil, err
+		}
+	}
+	prog, err := m.program(w.b, capacity)
+	return prog, func(name string) kernels.Buffer {
+		if name == lora.GroupInput {
+			return m.group
+		}
+		return w.b.weights[name]
+	}, err
+}
+
 func (d *decoder) countStep(b *stepBatch) {
 	d.e.count(func(s *Stats) {
 		s.DecodeSteps++
 		s.DecodeSequences += int64(len(b.seqs))
 		s.MaxDecodeBatch = max(s.MaxDecodeBatch, len(b.seqs))
+		mix := 0
 		for i, seq := range b.seqs {
+			if i == 0 || seq.j.weights.id() != b.seqs[i-1].j.weights.id() {
+				mix++
+			}
 			if seq.index < 0 {
 				s.PrefillTokens += int64(b.take[i])
 			}
 		}
+		s.MaxDecodeMix = max(s.MaxDecodeMix, mix)
 	})
 }
 

@@ -16,6 +16,8 @@ type Options struct {
 	TrainTokens     int     // tokens of one training micro-batch; one datum is never cut (2048)
 	CacheTokens     int     // tokens of key-value cache per base model; 0 = 16384, and never less than one full context
 	DecodeShare     float64 // share of the device's time that decoding gets while training waits too (0.5)
+
+	keepActivations int64 // see the constant; tests change it
 }
 
 func (o *Options) defaults() {
@@ -28,6 +30,9 @@ func (o *Options) defaults() {
 	set(&o.DecodeSequences, 64)
 	set(&o.TrainTokens, 2048)
 	set(&o.CacheTokens, 16384)
+	if o.keepActivations <= 0 {
+		o.keepActivations = keepActivations
+	}
 	if o.DecodeShare <= 0 || o.DecodeShare >= 1 {
 		o.DecodeShare = 0.5
 	}

@@ -14,10 +14,13 @@ import (
 type Weights struct {
 	b    *Base
 	cfg  TrainerConfig
-	base bool                      // the base model itself
-	own  map[string]kernels.Buffer // snapshot: adapter tensors, or all parameters
-	name uint64                    // unlike any other weights'; 0 for the base model
-	refs atomic.Int32
+	base bool // the base model itself
+	// alone: other parameters than the base's, or adapters of experts, so that
+	// nothing else can share a pass.
+	alone bool
+	own   map[string]kernels.Buffer // snapshot: adapter tensors, or all parameters
+	name  uint64                    // unlike any other weights'; 0 for the base model
+	refs  atomic.Int32
 }
 
 // names counts the snapshots of all engines.
@@ -37,12 +40,12 @@ func (b *Base) Weights() *Weights {
 // Base is the model these weights belong to.
 func (w *Weights) Base() *Base { return w.b }
 
-// key is equal for weights that may share a decoding batch.
+// key is equal for weights that share a decoding pass.
 func (w *Weights) key() any {
-	if w.base {
-		return w.b
+	if w.alone {
+		return w
 	}
-	return w
+	return w.b
 }
 
 // Retain takes a hold; any goroutine that has one may.
@@ -75,7 +78,7 @@ func (w *Weights) lookup(name string) kernels.Buffer {
 // newWeights takes over own.
 func (b *Base) newWeights(cfg TrainerConfig, own map[string]kernels.Buffer) *Weights {
 	b.refs++
-	w := &Weights{b: b, cfg: cfg, own: own, name: names.Add(1)}
+	w := &Weights{b: b, cfg: cfg, own: own, name: names.Add(1), alone: !b.mixable(cfg)}
 	w.refs.Store(1)
 	return w
 }

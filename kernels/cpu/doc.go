@@ -37,6 +37,7 @@
 //     order or over all experts in 16 lanes and the tree. ExpertLinear is Linear,
 //     ExpertGradX LinearGradX; ExpertGradW is LinearGradW over the rows of a
 //     datum that chose the expert, in rising order.
+//   - Adapt is Linear by A, Linear by B and ScaleAdd.
 //   - Conv and ConvState: from zero, one fma for each token of the kernel, the
 //     oldest first; ConvGrad the newest first; ConvGradW as LinearGradW.
 //   - Delta and DeltaState: state*exp(g); what is missing, v minus the sum over D

@@ -32,4 +32,9 @@ INLINE void split(const call *c, int64_t n, double cost, pool_task task, const v
 // shared_memory is scratch that the whole op shares; it lives until the next op. Null if there is none left.
 void *shared_memory(context *c, int64_t bytes);
 
+// adapter_of is A and B of an Adapt's module for rows of a place; null for 0.
+INLINE const part *adapter_of(const call *c, int32_t place) {
+	return place ? (const part *)c->in[2] + 1 + 2 * ((int64_t)(place - 1) * c->s->of + c->s->offset) : 0;
+}
+
 INLINE float *scratch_of(const call *c, int who) { return (float *)(c->ctx->scratch + (int64_t)who * SCRATCH_BYTES); }

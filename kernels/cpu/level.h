@@ -19,6 +19,7 @@
 #include "level_layout.h"
 #include "level_experts.h"
 #include "level_delta.h"
+#include "level_adapt.h"
 
 const kernel LEVEL(kernels)[K_COUNT] = {
 	[K_EMBED] = embed, [K_GATHER_ROWS] = gather_rows, [K_EMBED_GRAD] = embed_grad,
@@ -39,6 +40,7 @@ const kernel LEVEL(kernels)[K_COUNT] = {
 	[K_SCALE_ROWS] = scale_rows, [K_SUM_ROWS] = sum_rows, [K_REPEAT_ROWS] = repeat_rows, [K_ROW_DOT] = row_dot,
 	[K_TOPK] = top_k, [K_TOPK_GRAD] = top_k_grad, [K_EXPERT_LINEAR] = expert_linear, [K_EXPERT_GRADX] = expert_grad_x, [K_EXPERT_GRADW] = expert_grad_w,
 	[K_CONV] = conv, [K_CONV_STATE] = conv_state, [K_CONV_GRAD] = conv_grad, [K_CONV_GRADW] = conv_grad_w,
+	[K_ADAPT] = adapt,
 	[K_DELTA] = delta, [K_DELTA_STATE] = delta_state, [K_DELTA_GRAD] = delta_grad,
 };
 

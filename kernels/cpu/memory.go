@@ -2,6 +2,11 @@
 
 package cpu
 
+/*
+#include "step.h"
+*/
+import "C"
+
 import (
 	"bytes"
 	"fmt"
@@ -10,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+	"unsafe"
 
 	"smolgym/kernels"
 )
@@ -19,6 +25,8 @@ type buffer struct {
 	dev  *Device
 	mem  []byte // the mapping, whole pages; nil once freed
 	size int64
+
+	group []*buffer // of a group: its parts, nil where empty
 }
 
 func (b *buffer) Size() int64 { return b.size }
@@ -28,8 +36,47 @@ func (b *buffer) Free() {
 		// An error here means that the mapping is not ours: nothing to be done about it.
 		_ = syscall.Munmap(b.mem)
 		b.dev.used.Add(-int64(len(b.mem)))
-		b.mem, b.size = nil, 0
+		b.mem, b.size, b.group = nil, 0, nil
 	}
+}
+
+// Group makes several buffers one: their addresses and sizes, as step.h has it.
+func (d *Device) Group(parts []kernels.Buffer) (kernels.Buffer, error) {
+	const width = int(unsafe.Sizeof(C.part{}))
+	b, err := d.Alloc(int64(width * (len(parts) + 1)))
+	if err != nil {
+		return nil, fmt.Errorf("group %d buffers: %w", len(parts), err)
+	}
+	g := b.(*buffer)
+	list := unsafe.Slice((*C.part)(unsafe.Pointer(&g.mem[0])), len(parts)+1)
+	list[0].n = C.int64_t(len(parts))
+	g.group = make([]*buffer, len(parts))
+	for i, p := range parts {
+		if p == nil {
+			continue
+		}
+		mem, err := d.span("group", p, 0, p.Size())
+		if err != nil {
+			g.Free()
+			return nil, fmt.Errorf("part %d: %w", i, err)
+		}
+		list[i+1] = C.part{at: (*C.float)(unsafe.Pointer(unsafe.SliceData(mem))), n: C.int64_t(len(mem) / 4)}
+		g.group[i] = p.(*buffer)
+	}
+	return g, nil
+}
+
+// groupAlive refuses what is no group, and a group with a part that was freed.
+func (b *buffer) groupAlive() error {
+	if b.group == nil {
+		return fmt.Errorf("%w: a buffer is bound where a group belongs", kernels.ErrInput)
+	}
+	for i, p := range b.group {
+		if p != nil && p.mem == nil {
+			return fmt.Errorf("%w: part %d of the group was freed", kernels.ErrInput, i)
+		}
+	}
+	return nil
 }
 
 // Bytes is the memory of a live buffer of this device kind, for reading

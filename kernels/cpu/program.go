@@ -87,6 +87,7 @@ var (
 	sizeExpertW = func(in, _ []ir.Shape) []ir.Dim {
 		return []ir.Dim{axis(in, 0, 0), axis(in, 0, 1), axis(in, 0, 2), axis(in, 1, 0), axis(in, 2, 0), oneSeq, axis(in, 3, 0)}
 	}
+	sizeAdapt = func(in, _ []ir.Shape) []ir.Dim { return []ir.Dim{axis(in, 0, 0), axis(in, 0, 1), axis(in, 1, 1)} }
 	// Linear attention: T, columns, and so on; states have S and L fourth and fifth.
 	sizeConv = func(in, _ []ir.Shape) []ir.Dim {
 		return []ir.Dim{axis(in, 0, 0), axis(in, 0, 1), axis(in, 1, 2), oneSeq}
@@ -187,6 +188,7 @@ var table = map[kernelKey]entry{
 	{ir.OpConvState, ir.F32}:    {C.K_CONV_STATE, sizeConvS},
 	{ir.OpConvGrad, ir.F32}:     {C.K_CONV_GRAD, sizeConv},
 	{ir.OpConvGradW, ir.F32}:    {C.K_CONV_GRADW, sizeConvW},
+	{ir.OpAdapt, ir.F32}:        {C.K_ADAPT, sizeAdapt},
 	{ir.OpDelta, ir.F32}:        {C.K_DELTA, sizeDelta},
 	{ir.OpDeltaState, ir.F32}:   {C.K_DELTA_STATE, sizeDeltaS},
 	{ir.OpDeltaGrad, ir.F32}:    {C.K_DELTA_GRAD, sizeDelta},
@@ -267,6 +269,9 @@ func compileStep(s *C.step, p *ir.Program, from *ir.Step) error {
 	}
 	if len(from.In) != len(n.In) || len(from.Out) != len(n.Out) || len(n.In) > C.MAX_IN || len(n.Out) > C.MAX_OUT {
 		return fmt.Errorf("%w: %d inputs and %d outputs have places for %d and %d", kernels.ErrInput, len(n.In), len(n.Out), len(from.In), len(from.Out))
+	}
+	if n.Op == ir.OpAdapt && p.Graph.Value(n.In[2]).Class != ir.ClassGroup {
+		return fmt.Errorf("%w: its adapters are no group", kernels.ErrInput)
 	}
 	a := n.Attr
 	*s = C.step{kernel: k.kernel, nin: C.int32_t(len(n.In)), nout: C.int32_t(len(n.Out)),

@@ -188,6 +188,19 @@ static failure states(const call *c, int operand) {
 	return f;
 }
 
+// adapters checks that places are the group's and its parts fit y and x.
+static failure adapters(const call *c) {
+	int64_t rows = c->d[0], n = c->d[1], k = c->d[2];
+	const int32_t *place = c->in[3];
+	failure f = in_range(3, place, rows, ((const part *)c->in[2])->n / (2 * c->s->of) + 1);
+	for (int64_t i = 0; i < rows && f.code == OK; i++) {
+		const part *ab = adapter_of(c, place[i]);
+		if (ab && (i == 0 || place[i] != place[i - 1]) && (ab[0].n % k || ab[1].n != ab[0].n / k * n))
+			return (failure){BAD_ADAPTER, 0, 3, i, place[i], c->s->offset};
+	}
+	return f;
+}
+
 static failure check(const call *c) {
 	switch (c->s->kernel) {
 	case K_EMBED:
@@ -244,6 +257,8 @@ static failure check(const call *c) {
 		return offsets_rise(6, c->in[6], c->d[1], c->d[0]);
 	case K_DELTA_STATE:
 		return states(c, 6);
+	case K_ADAPT:
+		return adapters(c);
 	}
 	return (failure){0};
 }

@@ -60,6 +60,11 @@ func (d *Device) bind(e *compiled, b *binding, dims ir.Dims, slots []kernels.Buf
 		if err != nil {
 			return fmt.Errorf("slot %s: %w", p.Slots[i].Name, err)
 		}
+		if p.Slots[i].Class == ir.ClassGroup {
+			if err := slots[i].(*buffer).groupAlive(); err != nil {
+				return fmt.Errorf("slot %s: %w", p.Slots[i].Name, err)
+			}
+		}
 		e.slots[i] = uintptr(unsafe.Pointer(unsafe.SliceData(mem)))
 	}
 	if p.ArenaBytes > 0 {
@@ -105,6 +110,7 @@ var operandNames = map[ir.Op][]string{
 	ir.OpLinearGradW: {3: "offsets"}, ir.OpBiasGrad: {2: "offsets"}, ir.OpRMSNormGradW: {3: "offsets"}, ir.OpEmbedGrad: {1: "ids", 3: "offsets"},
 	ir.OpTopKGrad: {1: "experts"}, ir.OpExpertLinear: {2: "experts"}, ir.OpExpertGradX: {2: "experts"}, ir.OpExpertGradW: {3: "experts", 4: "offsets"},
 	ir.OpConv: {2: "offsets"}, ir.OpConvGrad: {2: "offsets"}, ir.OpConvGradW: {3: "offsets"}, ir.OpConvState: {3: "offsets", 4: "start", 5: "slot"},
+	ir.OpAdapt: {3: "place"},
 	ir.OpDelta: {5: "offsets"}, ir.OpDeltaGrad: {6: "offsets"}, ir.OpDeltaState: {6: "offsets", 7: "start", 8: "slot"},
 }
 
@@ -130,6 +136,8 @@ func failed(e *compiled, f C.failure) error {
 		what += fmt.Sprintf(", must be the number of rows %d", f.limit)
 	case C.BAD_SLOT:
 		what += ", which another sequence of the batch has"
+	case C.BAD_ADAPTER:
+		what += fmt.Sprintf(", whose adapter does not fit module %d", f.limit)
 	case C.BAD_START:
 		what += fmt.Sprintf(", with its new tokens it must fit the table's %d", f.limit)
 	}

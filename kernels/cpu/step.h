@@ -18,6 +18,7 @@ enum {
 	K_TOPK, K_TOPK_GRAD, K_EXPERT_LINEAR, K_EXPERT_GRADX, K_EXPERT_GRADW,
 	K_CONV, K_CONV_STATE, K_CONV_GRAD, K_CONV_GRADW,
 	K_DELTA, K_DELTA_STATE, K_DELTA_GRAD,
+	K_ADAPT,
 	K_COUNT
 };
 
@@ -27,6 +28,13 @@ enum { MAX_IN = 9, MAX_OUT = 5, MAX_DIM = 7, MAX_SYM = 16 };
 typedef struct {
 	int32_t sym, n;
 } dim;
+
+// One buffer of a group, n elements. A group's memory begins with one that has
+// no address and the number of those that follow.
+typedef struct {
+	const float *at;
+	int64_t n;
+} part;
 
 // A place: an arena offset in bytes if not negative, else slot -1-at.
 typedef int64_t place;
@@ -55,7 +63,7 @@ typedef struct {
 	int64_t index, value, limit;
 } failure;
 
-enum { OK, BAD_ID, BAD_OFFSET, BAD_LAST_OFFSET, BAD_START, BAD_PAGE, BAD_SLOT, NO_MEMORY };
+enum { OK, BAD_ID, BAD_OFFSET, BAD_LAST_OFFSET, BAD_START, BAD_PAGE, BAD_SLOT, BAD_ADAPTER, NO_MEMORY };
 
 // One run's memory: the value of each symbol, the bound buffers, the arena.
 // They are separate arguments because Go memory handed to C may not hold

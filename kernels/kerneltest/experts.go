@@ -10,6 +10,7 @@ func init() {
 	for op, c := range map[ir.Op]func(m *maker) (cases, error){
 		ir.OpTopK: topK, ir.OpTopKGrad: topKGrad, ir.OpExpertLinear: expertLinear, ir.OpExpertGradX: expertGradX, ir.OpExpertGradW: expertGradW,
 		ir.OpConv: conv, ir.OpConvState: convState, ir.OpConvGrad: conv, ir.OpConvGradW: convGradW,
+		ir.OpAdapt: adapt,
 		ir.OpDelta: delta, ir.OpDeltaState: deltaState, ir.OpDeltaGrad: deltaGrad,
 	} {
 		table[op] = c
@@ -25,6 +26,7 @@ func init() {
 		ir.OpConvState:    {Rel: 1e-6, Abs: 3e-7, Why: whySum},
 		ir.OpConvGrad:     {Rel: 1e-6, Abs: 3e-7, Why: whySum},
 		ir.OpConvGradW:    {Rel: 1e-6, Abs: 1e-6, Why: whySum},
+		ir.OpAdapt:        {Rel: 2e-6, Abs: 4e-6, Why: "two sums, one of the other's results"},
 		ir.OpDelta:        {Rel: 1e-5, Abs: 1e-6, Why: whySum + "; " + whyRule},
 		ir.OpDeltaState:   {Rel: 1e-5, Abs: 1e-6, Why: whySum + "; " + whyRule},
 		ir.OpDeltaGrad:    {Rel: 1e-5, Abs: 3e-6, Why: whySum + "; " + whyRule + ", and back"},
@@ -138,6 +140,45 @@ func convGradW(m *maker) (cases, error) {
 		cs[i].In = []Operand{c.In[1], c.In[0], m.floats(c.Dims, c.In[0].Type.Shape...), c.In[2]}
 	}
 	return cs, err
+}
+
+// adapters are the ranks in a group of adapters of two modules, 0 for none, with
+// the sizes [rows,N,K] of the module that is run.
+var adapters = []struct {
+	ranks   [][2]int
+	module  int
+	n, k    int
+	repeats []int // neighbouring rows of one place
+}{
+	{[][2]int{{1, 1}}, 0, 1, 1, []int{1}},
+	{[][2]int{{3, 0}, {0, 5}, {16, 16}}, 1, 37, 19, []int{2, 1, 1, 4, 1, 1, 3}},
+	{[][2]int{{8, 2}, {33, 1}, {0, 0}, {4, 4}}, 0, 19, 40, []int{1, 7, 2, 5, 11}},
+	{[][2]int{{32, 0}, {8, 8}, {129, 3}}, 0, 300, 515, []int{120, 33, 7, 1, 100, 1}},
+}
+
+func adapt(m *maker) (cs cases, err error) {
+	for _, a := range adapters {
+		group := Operand{Type: ir.GroupType}
+		for _, ranks := range a.ranks {
+			for i, r := range ranks {
+				n, k := ir.Const(a.n+i-a.module), ir.Const(a.k+i-a.module) // the other module has other sizes
+				group.Parts = append(group.Parts, m.floats(ir.Dims{}, ir.Const(r), k).F, m.floats(ir.Dims{}, n, ir.Const(r)).F)
+			}
+		}
+		var place []int32
+		for i, rows := range a.repeats {
+			for range rows {
+				place = append(place, int32((i+1)%(len(a.ranks)+1)))
+			}
+		}
+		d := ir.Dims{T: len(place)}
+		y, x, scale := m.floats(d, tokens, ir.Const(a.n)), m.floats(d, tokens, ir.Const(a.k)), m.floats(d, tokens)
+		for i := range x.F { // so that x·Aᵀ·Bᵀ is of order 1
+			x.F[i] /= 16
+		}
+		cs = append(cs, Case{Attr: ir.Attrs{Offset: a.module, Of: 2}, Dims: d, In: []Operand{y, x, group, integers(place, tokens), scale}})
+	}
+	return cs, nil
 }
 
 // states gives sequences slots of a state tensor in no order; the second starts anew.

@@ -8,11 +8,12 @@ import (
 	"smolgym/model/ir"
 )
 
-// Operand is an input with its data: F or I by its type.
+// Operand is an input with its data: F or I by its type, Parts of a group.
 type Operand struct {
-	Type ir.Type
-	F    []float32
-	I    []int32
+	Type  ir.Type
+	F     []float32
+	I     []int32
+	Parts [][]float32
 }
 
 // Case is one application of an op.
@@ -35,6 +36,8 @@ func (c Case) Program() (*ir.Program, error) {
 		class := ir.ClassInput
 		if i < c.Op.Spec().InPlace {
 			class = ir.ClassState
+		} else if o.Parts != nil {
+			class = ir.ClassGroup
 		}
 		ids = append(ids, g.Declare(class, fmt.Sprintf("in%d", i), o.Type.DType, o.Type.Shape...))
 	}
@@ -72,6 +75,22 @@ func Exec(dev kernels.Device, c Case) ([][]float32, error) {
 	}
 	slots := make([]kernels.Buffer, len(p.Slots))
 	for i, s := range p.Slots {
+		if s.Class == ir.ClassGroup {
+			parts, err := upload(dev, c.In[i].Parts)
+			for _, b := range parts {
+				if b != nil {
+					defer b.Free()
+				}
+			}
+			if err != nil {
+				return nil, err
+			}
+			if slots[i], err = dev.Group(parts); err != nil {
+				return nil, err
+			}
+			defer slots[i].Free()
+			continue
+		}
 		if slots[i], err = dev.Alloc(s.Type.Bytes(c.Dims)); err != nil {
 			return nil, err
 		}
@@ -94,6 +113,25 @@ func Exec(dev kernels.Device, c Case) ([][]float32, error) {
 		outs = append(outs, data)
 	}
 	return outs, nil
+}
+
+// upload brings the parts of a group to the device.
+func upload(dev kernels.Device, parts [][]float32) ([]kernels.Buffer, error) {
+	list := make([]kernels.Buffer, len(parts))
+	for i, data := range parts {
+		if len(data) == 0 {
+			continue
+		}
+		b, err := dev.Alloc(int64(4 * len(data)))
+		if err != nil {
+			return list, err
+		}
+		list[i] = b
+		if err := dev.Write(b, 0, raw(data)); err != nil {
+			return list, err
+		}
+	}
+	return list, nil
 }
 
 func (o Operand) bytes() []byte {

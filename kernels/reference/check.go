@@ -58,11 +58,27 @@ func (c *call[F]) check() error {
 		return c.checkExperts(2, c.in[1].shape[0])
 	case ir.OpTopKGrad:
 		return c.checkExperts(1, c.in[0].cols())
+	case ir.OpAdapt:
+		return c.checkAdapters()
 	case ir.OpExpertGradW:
 		if err := c.checkExperts(3, c.in[0].shape[0]); err != nil {
 			return err
 		}
 		return offsetsRise(c.in[4].i, c.in[3].shape[0])
+	}
+	return nil
+}
+
+// checkAdapters: places are those of the group, whose parts fit y and x.
+func (c *call[F]) checkAdapters() error {
+	parts, n, k := c.in[2].parts, c.in[0].cols(), c.in[1].cols()
+	if err := inRange("place", c.in[3].i, len(parts)/(2*c.attr.Of)+1); err != nil {
+		return err
+	}
+	for i, place := range c.in[3].i {
+		if a, b := c.adapter(int(place)); len(a)%k != 0 || len(b) != len(a)/k*n {
+			return fmt.Errorf("%w: place[%d] is %d, whose adapter has %d and %d elements, module %d takes [r,%d] and [%d,r]", kernels.ErrInput, i, place, len(a), len(b), c.attr.Offset, k, n)
+		}
 	}
 	return nil
 }

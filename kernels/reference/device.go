@@ -42,8 +42,9 @@ func (d *Device) Info() kernels.Info {
 const alignment = 64
 
 type buffer struct {
-	dev *Device
-	mem []byte // aligned; nil once freed
+	dev   *Device
+	mem   []byte    // aligned; nil once freed
+	group []*buffer // of a group; nil entries are empty parts
 }
 
 func (b *buffer) Size() int64 { return int64(len(b.mem)) }
@@ -51,7 +52,7 @@ func (b *buffer) Size() int64 { return int64(len(b.mem)) }
 func (b *buffer) Free() {
 	if b.mem != nil {
 		b.dev.used.Add(-int64(len(b.mem)))
-		b.mem = nil
+		b.mem, b.group = nil, nil
 	}
 }
 
@@ -67,6 +68,26 @@ func (d *Device) Alloc(bytes int64) (kernels.Buffer, error) {
 	skip := -uintptr(unsafe.Pointer(&raw[0])) % alignment
 	d.used.Add(bytes)
 	return &buffer{dev: d, mem: raw[skip : skip+uintptr(bytes) : skip+uintptr(bytes)]}, nil
+}
+
+// Group makes several buffers one.
+func (d *Device) Group(parts []kernels.Buffer) (kernels.Buffer, error) {
+	b, err := d.Alloc(0)
+	if err != nil {
+		return nil, err
+	}
+	g := b.(*buffer)
+	g.group = make([]*buffer, len(parts))
+	for i, p := range parts {
+		if p == nil {
+			continue
+		}
+		if _, err := d.span("group", p, 0, p.Size()); err != nil {
+			return nil, fmt.Errorf("part %d: %w", i, err)
+		}
+		g.group[i] = p.(*buffer)
+	}
+	return g, nil
 }
 
 // span checks that [offset, offset+n) lies inside b and gives it.
@@ -175,7 +196,7 @@ func (d *Device) bind(p *ir.Program, dims ir.Dims, slots []kernels.Buffer, arena
 				return nil, fmt.Errorf("step %d %s: %w: %d places for %d values", i, n.Op, kernels.ErrInput, len(refs), len(ids))
 			}
 			for j, id := range ids {
-				t, err := d.operand(p.Graph.Value(id).Type, refs[j], dims, slots, arena)
+				t, err := d.operand(p.Graph.Value(id).Type, p.Graph.Value(id).Class, refs[j], dims, slots, arena)
 				if err != nil {
 					return nil, fmt.Errorf("step %d %s: %w", i, n.Op, err)
 				}
@@ -191,7 +212,25 @@ func (d *Device) bind(p *ir.Program, dims ir.Dims, slots []kernels.Buffer, arena
 	return calls, nil
 }
 
-func (d *Device) operand(t ir.Type, ref ir.Ref, dims ir.Dims, slots []kernels.Buffer, arena kernels.Buffer) (tensor[float32], error) {
+// partsOf is the memory of a group's parts.
+func (d *Device) partsOf(b kernels.Buffer) ([][]float32, error) {
+	group := b.(*buffer).group
+	if group == nil {
+		return nil, fmt.Errorf("%w: a buffer is bound where a group belongs", kernels.ErrInput)
+	}
+	parts := make([][]float32, len(group))
+	for i, p := range group {
+		if p != nil && p.mem == nil {
+			return nil, fmt.Errorf("%w: part %d of the group was freed", kernels.ErrInput, i)
+		}
+		if p != nil && len(p.mem) > 0 {
+			parts[i] = unsafe.Slice((*float32)(unsafe.Pointer(&p.mem[0])), len(p.mem)/4)
+		}
+	}
+	return parts, nil
+}
+
+func (d *Device) operand(t ir.Type, class ir.Class, ref ir.Ref, dims ir.Dims, slots []kernels.Buffer, arena kernels.Buffer) (tensor[float32], error) {
 	var out tensor[float32]
 	for _, dim := range t.Shape {
 		out.shape = append(out.shape, dim.Size(dims))
@@ -206,6 +245,10 @@ func (d *Device) operand(t ir.Type, ref ir.Ref, dims ir.Dims, slots []kernels.Bu
 	}
 	mem, err := d.span("use", buf, offset, t.Bytes(dims))
 	if err != nil {
+		return out, err
+	}
+	if class == ir.ClassGroup {
+		out.parts, err = d.partsOf(buf)
 		return out, err
 	}
 	n := len(mem) / 4

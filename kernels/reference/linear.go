@@ -87,3 +87,38 @@ func accumulate[F real](dst []F, src []float64) {
 		dst[i] += F(v)
 	}
 }
+
+// adapt: y[rows,N] + scale*(x·Aᵀ·Bᵀ), each row with the adapter of its place.
+func adapt[F real](c *call[F]) {
+	y, x, out := c.in[0], c.in[1], c.out[0]
+	for m := range y.rows() {
+		a, b := c.adapter(int(c.in[3].i[m]))
+		rank, ym, to := len(a)/x.cols(), y.row(m), out.row(m)
+		h := make([]float64, rank)
+		for r := range h {
+			for k, v := range x.row(m) {
+				h[r] += float64(v) * float64(a[r*x.cols()+k])
+			}
+			h[r] = float64(F(h[r]))
+		}
+		for n := range to {
+			sum := 0.0
+			for r, v := range h {
+				sum += v * float64(b[n*rank+r])
+			}
+			to[n] = ym[n]
+			if rank > 0 {
+				to[n] = F(float64(ym[n]) + float64(c.in[4].f[m])*float64(F(sum)))
+			}
+		}
+	}
+}
+
+// adapter is A and B of the module for rows of a place; none for 0.
+func (c *call[F]) adapter(place int) (a, b []F) {
+	if place == 0 {
+		return nil, nil
+	}
+	at := 2 * ((place-1)*c.attr.Of + c.attr.Offset)
+	return c.in[2].parts[at], c.in[2].parts[at+1]
+}

@@ -12,7 +12,7 @@ import (
 func Dump(w io.Writer, g *Graph) error {
 	b := bufio.NewWriter(w)
 	fmt.Fprintf(b, "graph %s (op table %d)\n", g.Name, TableVersion)
-	for _, class := range []Class{ClassInput, ClassConst, ClassWeight, ClassAdapter, ClassState} {
+	for _, class := range []Class{ClassInput, ClassConst, ClassWeight, ClassAdapter, ClassState, ClassGroup} {
 		for _, id := range g.Named(class) {
 			v := g.Value(id)
 			fmt.Fprintf(b, "%-7s %%%-4d %-18s %s\n", class, id, v.Type, v.Name)

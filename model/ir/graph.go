@@ -19,9 +19,10 @@ const (
 	ClassAdapter              // a parameter of a LoRA adapter, by PEFT tensor name
 	ClassConst                // a table made when the model is loaded (rotary cosines)
 	ClassState                // memory that outlives a run and is changed by it: gradients, moments, caches
+	ClassGroup                // several buffers bound as one, chosen among by index when a program runs: adapters
 )
 
-var classNames = [...]string{"node", "input", "weight", "adapter", "const", "state"}
+var classNames = [...]string{"node", "input", "weight", "adapter", "const", "state", "group"}
 
 func (c Class) String() string { return classNames[c] }
 
@@ -49,8 +50,8 @@ type Attrs struct {
 
 	Softcap   float64 // Attention: bound of the scores; 0 = none
 	Unit      bool    // RMSNorm: the weight is stored as its difference from one
-	Offset    int     // Slice: first column taken of each group
-	Of        int     // Slice: columns of one group
+	Offset    int     // Slice: first column taken of each group; Adapt: the module
+	Of        int     // Slice: columns of one group; Adapt: modules of an adapter
 	Pick      int     // TopK, SumRows, RepeatRows, RowDot: experts of one token
 	Normalise bool    // TopK: the chosen weights are divided by their sum
 

@@ -232,3 +232,18 @@ func flopsConv(in, out []Type, _ Attrs, d Dims) int64 {
 func flopsDelta(_, out []Type, a Attrs, d Dims) int64 {
 	return 8 * out[len(out)-1].Shape.Elements(d) * int64(a.HeadDim)
 }
+
+// GroupType is the type of every group: the size of its parts is known when it
+// is bound.
+var GroupType = Type{F32, Shape{Const(0)}}
+
+func inferAdapt(in []Type, a Attrs) ([]Type, error) {
+	if err := rank(in, 2, 2, 1, 1, 1); err != nil {
+		return nil, err
+	}
+	y, x, rows := in[0], in[1], in[0].Shape[0]
+	ok := a.Offset < a.Of && x.Shape[0] == rows && last(y.Shape).Sym == None && last(x.Shape).Sym == None && y.DType == F32 && x.DType == F32
+	return []Type{y}, errors.Join(want(ok, "module %d of %d, y or x do not fit", a.Offset, a.Of),
+		want(in[2].DType == GroupType.DType && in[2].Shape.Equal(GroupType.Shape), "adapters are %s, no group", in[2]),
+		want(in[3].DType == I32 && in[3].Shape[0] == rows && in[4].DType == F32 && in[4].Shape[0] == rows, "place or scale do not fit y"))
+}

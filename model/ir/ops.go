@@ -96,6 +96,11 @@ const (
 	OpDelta      // q[T,KVHeads*D], k[T,KVHeads*D], v[T,Heads*E], g[T,Heads], beta[T,Heads], offsets; HeadDim=D -> [T,Heads*E]: gated delta rule
 	OpDeltaState // state[L,Heads*D*E], q, k, v, g, beta, offsets, start, slot -> state (in place), out
 
+	// Adapters of several runs in one batch. The parts of a group are A[r,K] and
+	// B[N,r] of each of Of modules, then those of the next adapter; a module
+	// without an adapter has two empty parts.
+	OpAdapt // y[rows,N], x[rows,K], group, place[rows] i32, scale[rows]; Offset=module, Of=modules -> y + scale*(x·Aᵀ·Bᵀ) with the A and B of adapter place-1; place 0: y
+
 	OpSliceGrad    // dy[rows,Heads*HeadDim]; Offset, Of -> [rows,Heads*Of], zero outside the slice
 	OpGELUGrad     // x, dy -> dx
 	OpGELUTanhGrad // x, dy -> dx
@@ -268,6 +273,8 @@ var table = [numOps]Spec{
 	OpConvState:  {Name: "ConvState", MinIn: 6, MaxIn: 6, Outputs: 2, InPlace: 1, Grad: GradNone, Why: whyCache, Infer: inferConvState, FLOPs: flopsConv},
 	OpDelta:      {Name: "Delta", MinIn: 6, MaxIn: 6, Outputs: 1, Attrs: deltaAttrs, Infer: inferDelta, FLOPs: flopsDelta},
 	OpDeltaState: {Name: "DeltaState", MinIn: 9, MaxIn: 9, Outputs: 2, InPlace: 1, Attrs: deltaAttrs, Grad: GradNone, Why: whyCache, Infer: inferDeltaState, FLOPs: flopsDelta},
+
+	OpAdapt: {Name: "Adapt", MinIn: 5, MaxIn: 5, Outputs: 1, Reuse: true, Attrs: AttrOffset | AttrOf, Grad: GradNone, Why: "sampling only; a run trains one adapter, as Linears", Infer: inferAdapt},
 
 	OpSliceGrad:    {Name: "SliceGrad", MinIn: 1, MaxIn: 1, Outputs: 1, Attrs: sliceAttrs, Grad: GradNone, Why: whyBackward, Infer: inferSliceGrad},
 	OpGELUGrad:     {Name: "GELUGrad", MinIn: 2, MaxIn: 2, Outputs: 1, Reuse: true, Grad: GradNone, Why: whyBackward, Infer: inferSame},

@@ -86,13 +86,17 @@ func Names(module string) (a, b string) {
 // a fresh adapter adds +0 to each output: the base's numbers bit for bit, but
 // for a -0, which becomes +0 and no later op tells apart.
 func Apply(g *ir.Graph, c Config) (*ir.Graph, []Adapter, error) {
+	return new(rewrite).apply(g, c)
+}
+
+func (r *rewrite) apply(g *ir.Graph, c Config) (*ir.Graph, []Adapter, error) {
 	if err := c.Check(); err != nil {
 		return nil, nil, err
 	}
 	if err := ir.Verify(g); err != nil {
 		return nil, nil, fmt.Errorf("adapt: %w", err)
 	}
-	r := &rewrite{from: g, to: ir.New(g.Name), ids: make([]ir.ID, len(g.Values)), config: c}
+	r.from, r.to, r.ids, r.config = g, ir.New(g.Name), make([]ir.ID, len(g.Values)), c
 	for i := 1; i < len(g.Values); i++ {
 		if v := &g.Values[i]; v.Class != ir.ClassNode {
 			r.ids[i] = r.to.Declare(v.Class, v.Name, v.Type.DType, v.Type.Shape...)
@@ -121,6 +125,7 @@ type rewrite struct {
 	ids      []ir.ID // new value of an old one
 	config   Config
 	adapters []Adapter
+	mix      map[string]int // index of each module in a group; nil: adapters of their own
 }
 
 func (r *rewrite) node(n *ir.Node) error {
@@ -149,6 +154,13 @@ func (r *rewrite) node(n *ir.Node) error {
 	}
 	a := r.describe(n, in[1])
 	a.Rank, a.Scale = rank, alpha/float64(rank)
+	if r.mix != nil {
+		if r.mix[a.Module] == len(r.adapters) {
+			r.adapters = append(r.adapters, a)
+		}
+		r.ids[n.Out[0]] = r.mixed(n, in, out[0])
+		return nil
+	}
 	if _, again := r.to.ByName(a.A); !again {
 		r.adapters = append(r.adapters, a)
 	}
