@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
+	"smolgym/model/grad"
 	"smolgym/model/ir"
 	"smolgym/model/loss"
-	"smolgym/model/plan"
 )
 
 // CheckBatch finds everything that can be wrong with a batch before it is
@@ -157,15 +157,15 @@ func (t *Trainer) ForwardBackward(batch Batch) (*Output, error) {
 	}
 	spec, _ := loss.Lookup(batch.Loss) // CheckBatch has found it
 	out := &Output{began: time.Now()}
-	parts := split(batch.Data, t.tokenLimit())
+	limit, err := t.tokenLimit(batch)
+	if err != nil {
+		return nil, err
+	}
+	parts := split(batch.Data, limit)
 	// Everything that may not fit is asked for first: after the first
 	// micro-batch has added to the gradient nothing may fail.
 	for _, part := range parts {
-		prog, err := t.program(t.key(part, batch))
-		if err == nil {
-			err = t.b.e.train.reserve(prog.ArenaBytes)
-		}
-		if err != nil {
+		if err := t.reserve(part, batch); err != nil {
 			return nil, err
 		}
 	}
@@ -177,51 +177,63 @@ func (t *Trainer) ForwardBackward(batch Batch) (*Output, error) {
 	return out, nil
 }
 
-// tokenLimit keeps the logits of a micro-batch, float32[tokens, vocabulary],
-// near 128 MiB.
-func (t *Trainer) tokenLimit() int {
-	return max(16, min(t.b.e.opt.TrainTokens, (32<<20)/max(t.b.info.Vocab, 1)))
-}
-
-// key names the program that a micro-batch runs.
-func (t *Trainer) key(part []Datum, batch Batch) trainKey {
-	tokens := 0
-	for _, d := range part {
-		tokens += len(d.Tokens)
+// tokenLimit is the size of a batch's micro-batches: the largest whose
+// activations can be kept for the way back, else the largest allowed.
+func (t *Trainer) tokenLimit(batch Batch) (int, error) {
+	most := t.b.e.opt.TrainTokens
+	if batch.ForwardOnly {
+		return most, nil
 	}
-	tokens = bucket(tokens)
-	return trainKey{batch.Loss, batch.ForwardOnly, ir.Dims{T: tokens, S: tokens, R: 1, C: part[0].columns(), P: 1, B: 1}}
-}
-
-func (t *Trainer) program(key trainKey) (*ir.Program, error) {
-	if p, ok := t.programs[key]; ok {
-		return p, nil
-	}
-	g, _, err := t.b.lossGraph(t.cfg, key.loss, key.forwardOnly)
-	if err != nil {
-		return nil, err
-	}
-	p, err := plan.Build(g, key.capacity)
-	if err != nil {
-		return nil, err
-	}
-	if p.ArenaBytes > t.b.e.opt.keepActivations && !key.forwardOnly {
-		// The backward pass computes the layers' activations again: the same
-		// kernels, so the same bits.
-		if g, err = plan.Recompute(g, func(int) bool { return true }); err != nil {
-			return nil, err
+	for n := min(most, bucket(tokensOf(batch.Data))); n >= leastTokens; n /= 2 {
+		p, err := t.body(false, capacity(n, batch.Data[0].columns()))
+		if err != nil {
+			return 0, err
 		}
-		if p, err = plan.Build(g, key.capacity); err != nil {
-			return nil, err
+		if !p.again {
+			return n, nil
 		}
 	}
-	t.programs[key] = p
-	return p, nil
+	return most, nil
 }
 
-// keepActivations is the largest work area, in bytes, of a program that keeps
-// all activations for its backward pass.
-const keepActivations = 256 << 20
+// capacity is that of the programs for a number of tokens.
+func capacity(tokens, columns int) ir.Dims {
+	n := bucket(tokens)
+	return ir.Dims{T: n, S: n, R: 1, C: columns, P: 1, B: 1}
+}
+
+// reserve asks for the memory that a micro-batch needs.
+func (t *Trainer) reserve(part []Datum, batch Batch) error {
+	e := t.b.e
+	n := tokensOf(part)
+	body, err := t.body(batch.ForwardOnly, capacity(n, part[0].columns()))
+	if err != nil {
+		return err
+	}
+	if err := e.train.reserve(body.ArenaBytes); err != nil {
+		return err
+	}
+	for _, name := range []string{hiddenName, hiddenGradName} {
+		if _, err := e.train.buffer(name, int64(4*n*t.width)); err != nil {
+			return err
+		}
+	}
+	for _, chunk := range split(part, t.headLimit) {
+		head, err := t.head(t.headKey(chunk, batch))
+		if err == nil {
+			err = e.head.reserve(head.ArenaBytes)
+		}
+		for _, name := range []string{hiddenName, grad.OfInput(hiddenName)} {
+			if err == nil {
+				_, err = e.head.buffer(name, int64(4*tokensOf(chunk)*t.width))
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // packed is a micro-batch laid end to end.
 type packed struct {
@@ -266,33 +278,35 @@ func (t *Trainer) microBatch(part []Datum, batch Batch, spec loss.Spec, out *Out
 	e := t.b.e
 	p := pack(part, batch, spec)
 	dims := ir.Dims{T: len(p.ids), S: len(part), R: 1, C: p.columns, P: 1, B: 1}
-	prog, err := t.program(t.key(part, batch))
+	body, err := t.body(batch.ForwardOnly, capacity(dims.T, p.columns))
 	if err != nil {
 		return err
 	}
-	for name, v := range map[string][]int32{"ids": p.ids, "positions": p.positions, "offsets": p.offsets, "targets": p.targets} {
+	for name, v := range map[string][]int32{"ids": p.ids, "positions": p.positions, loss.Offsets: p.offsets} {
 		if err := e.train.setI32(name, v); err != nil {
 			return err
 		}
 	}
-	for name, v := range p.inputs {
-		if err := e.train.setF32(name, v); err != nil {
+	var res headResult
+	left := body.stop
+	yield, done := watch(body.Program, out.began, func() error {
+		if left--; left == 0 {
+			if err := t.runHead(part, p, batch, &res); err != nil {
+				return err
+			}
+		}
+		return e.yield()
+	})
+	if err := e.train.run(body.Program, dims, t.lookup, yield); err != nil {
+		return err
+	}
+	if body.stop == 0 { // nothing before the head is trained, or nothing at all
+		if err := t.runHead(part, p, batch, &res); err != nil {
 			return err
 		}
 	}
-	yield, done := watch(prog, out.began, e.yield)
-	if err := e.train.run(prog, dims, t.lookup, yield); err != nil {
-		return err
-	}
 	out.Passes = append(out.Passes, done()...)
-	logprobs, err := e.train.getF32("logprobs", len(p.targets))
-	if err != nil {
-		return err
-	}
-	losses, err := e.train.getF32("loss", len(part))
-	if err != nil {
-		return err
-	}
+	logprobs, losses := res.logprobs, res.losses
 	e.count(func(s *Stats) { s.TrainTokens += int64(dims.T) })
 	for i, d := range part {
 		n := len(d.Inputs["target_tokens"].I64)

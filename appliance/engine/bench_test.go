@@ -3,13 +3,18 @@ package engine
 import (
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"smolgym/kernels/cpu"
 	"smolgym/model/hf"
@@ -64,10 +69,7 @@ func (s shape) write(b testing.TB) string {
 	add("model.embed_tokens.weight", int64(s.vocab), h)
 	add("model.norm.weight", h)
 	for i := range s.layers {
-		at := "model.layers." + string(rune('0'+i/10)) + string(rune('0'+i%10)) + "."
-		if i < 10 {
-			at = "model.layers." + string(rune('0'+i)) + "."
-		}
+		at := fmt.Sprintf("model.layers.%d.", i)
 		add(at+"input_layernorm.weight", h)
 		add(at+"post_attention_layernorm.weight", h)
 		add(at+"self_attn.q_proj.weight", q, h)
@@ -93,6 +95,35 @@ func (s shape) write(b testing.TB) string {
 	return dir
 }
 
+// anonymous is the process's anonymous memory in bytes.
+func anonymous(b *testing.B) int64 {
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		b.Skip("no /proc:", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if v, ok := strings.CutPrefix(line, "RssAnon:"); ok {
+			n, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(v), "kB")), 10, 64)
+			if err != nil {
+				b.Error(err)
+			}
+			return n << 10
+		}
+	}
+	b.Error("no RssAnon in /proc/self/status")
+	return 0
+}
+
+// cpuSeconds is the processor time of the process, which other programs on the
+// machine disturb less than the clock.
+func cpuSeconds(b *testing.B) float64 {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
+}
+
 // benchTrain times forward_backward and optimizer step on sequences of one length.
 func benchTrain(b *testing.B, s shape, cfg TrainerConfig, sequences, length int) {
 	dev, err := cpu.Open(cpu.Options{Threads: runtime.NumCPU()})
@@ -113,6 +144,8 @@ func benchTrain(b *testing.B, s shape, cfg TrainerConfig, sequences, length int)
 	if err != nil {
 		b.Fatal(err)
 	}
+	runtime.GC()
+	idle := anonymous(b)
 	tr, err := base.NewTrainer(cfg)
 	if err != nil {
 		b.Fatal(err)
@@ -127,6 +160,24 @@ func benchTrain(b *testing.B, s shape, cfg TrainerConfig, sequences, length int)
 		}
 		batch.Data = append(batch.Data, Datum{Tokens: ids[:length], Inputs: map[string]Tensor{"target_tokens": {I64: targets}, "weights": {F32: weights}}})
 	}
+	planned, err := tr.StepBytes(batch)
+	if err != nil {
+		b.Fatal(err)
+	}
+	stop, peak := make(chan struct{}), make(chan int64)
+	go func() {
+		most := int64(0)
+		for tick := time.NewTicker(5 * time.Millisecond); ; {
+			select {
+			case <-tick.C:
+				most = max(most, anonymous(b))
+			case <-stop:
+				peak <- most
+				return
+			}
+		}
+	}()
+	began := cpuSeconds(b)
 	for b.Loop() {
 		if _, err := tr.ForwardBackward(batch); err != nil {
 			b.Fatal(err)
@@ -135,6 +186,10 @@ func benchTrain(b *testing.B, s shape, cfg TrainerConfig, sequences, length int)
 			b.Fatal(err)
 		}
 	}
+	b.ReportMetric(float64(sequences*length*b.N)/(cpuSeconds(b)-began), "tok/cpu-s")
+	close(stop)
+	b.ReportMetric(float64(<-peak-idle)/1e6, "MB-peak-over-idle")
+	b.ReportMetric(float64(planned)/1e6, "MB-planned")
 	b.ReportMetric(float64(sequences*length*b.N)/b.Elapsed().Seconds(), "tok/s")
 	tr.Release()
 	base.Release()

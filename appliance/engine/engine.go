@@ -17,7 +17,8 @@ type Options struct {
 	CacheTokens     int     // tokens of key-value cache per base model; 0 = 16384, and never less than one full context
 	DecodeShare     float64 // share of the device's time that decoding gets while training waits too (0.5)
 
-	keepActivations int64 // see the constant; tests change it
+	keepActivations int64 // bytes, 0 for the rule of Base.keepActivations; tests change it
+	headTokens      int   // tokens, 0 for the rule of Base.headTokens; tests change it
 }
 
 func (o *Options) defaults() {
@@ -30,9 +31,6 @@ func (o *Options) defaults() {
 	set(&o.DecodeSequences, 64)
 	set(&o.TrainTokens, 2048)
 	set(&o.CacheTokens, 16384)
-	if o.keepActivations <= 0 {
-		o.keepActivations = keepActivations
-	}
 	if o.DecodeShare <= 0 || o.DecodeShare >= 1 {
 		o.DecodeShare = 0.5
 	}
@@ -59,6 +57,7 @@ type Engine struct {
 	// The owner's own.
 	dec        *decoder
 	train      *workspace
+	head       *workspace // of the output head, which runs while a training program yields
 	decode     *workspace
 	lastDecode time.Duration // length of the last decoding step
 	idleSince  time.Time     // end of the last decoding step
@@ -68,7 +67,7 @@ type Engine struct {
 func New(dev kernels.Device, opt Options) *Engine {
 	opt.defaults()
 	e := &Engine{dev: dev, opt: opt, wake: make(chan struct{}, 1)}
-	e.train, e.decode = newWorkspace(dev), newWorkspace(dev)
+	e.train, e.head, e.decode = newWorkspace(dev), newWorkspace(dev), newWorkspace(dev)
 	e.dec = &decoder{e: e}
 	return e
 }
@@ -227,6 +226,7 @@ func (e *Engine) shutdown() {
 	e.dec.abort(ErrClosed)
 	e.collect()
 	e.train.free()
+	e.head.free()
 	e.decode.free()
 }
 

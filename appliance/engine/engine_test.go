@@ -66,12 +66,17 @@ type bench struct {
 
 func start(t *testing.T, dev kernels.Device, model string, opt Options) *bench {
 	t.Helper()
+	return startDir(t, dev, "test/"+model, unpack(t, model), opt)
+}
+
+func startDir(t *testing.T, dev kernels.Device, name, dir string, opt Options) *bench {
+	t.Helper()
 	e := New(dev, opt)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- e.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
-	src, err := hf.Dir(unpack(t, model))
+	src, err := hf.Dir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +86,7 @@ func start(t *testing.T, dev kernels.Device, model string, opt Options) *bench {
 	}
 	x := &bench{T: t, e: e}
 	x.do(func() error {
-		x.b, err = e.LoadBase("test/"+model, ck, src, nil)
+		x.b, err = e.LoadBase(name, ck, src, nil)
 		return err
 	})
 	return x

@@ -176,7 +176,7 @@ func (x *bench) truthAsks(w *Weights, tr *Trainer, run int) (asks []truthAsk) {
 // world draws an engine and runs cases on it.
 func (tr *truth) world(t *testing.T, level string, r *rand.Rand, cases int) {
 	opt := Options{Context: 128, DecodeTokens: 8 + r.IntN(120), DecodeSequences: 2 + r.IntN(20), TrainTokens: 1 + r.IntN(90), CacheTokens: 32 * (10 + r.IntN(60)),
-		keepActivations: []int64{1, 1 << 30}[r.IntN(2)]}
+		keepActivations: []int64{1, 1 << 30}[r.IntN(2)], headTokens: 1 + r.IntN(90)}
 	threads := 1 + r.IntN(3)
 	dev, err := cpu.Open(cpu.Options{Level: level, Threads: threads, MemoryBytes: 1 << 30})
 	if err != nil {

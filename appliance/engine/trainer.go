@@ -21,21 +21,21 @@ type param struct {
 
 // Trainer is one run: parameters, accumulated gradient, optimizer state.
 type Trainer struct {
-	b        *Base
-	cfg      TrainerConfig
-	params   []*param
-	buffers  map[string]kernels.Buffer // parameters, moments, gradients by slot name
-	programs map[trainKey]*ir.Program
-	norm     *ir.Program
-	update   *ir.Program
-	step     int64
-	released bool
-}
+	b       *Base
+	cfg     TrainerConfig
+	params  []*param
+	buffers map[string]kernels.Buffer // parameters, moments, gradients by slot name
+	bodies  map[bodyKey]*bodyProgram
+	heads   map[headKey]*ir.Program
+	uses    map[string]int // of each parameter in the body
+	keep    int64          // bytes: see keepActivations
+	width   int            // of the hidden states
 
-type trainKey struct {
-	loss        string
-	forwardOnly bool
-	capacity    ir.Dims
+	headLimit int // tokens of one chunk of the head; one datum is never cut
+	norm      *ir.Program
+	update    *ir.Program
+	step      int64
+	released  bool
 }
 
 // FitTrainer is what a run with cfg needs beside the loaded base — parameters,
@@ -49,16 +49,23 @@ func (b *Base) FitTrainer(cfg TrainerConfig) (need, free int64, err error) {
 	for _, s := range specs {
 		need += s.bytes() * int64(4+len(s.grads)) // value, m, v, sampler's copy, gradients
 	}
-	g, _, err := b.lossGraph(cfg, "cross_entropy", false)
-	if err != nil {
-		return 0, 0, err
-	}
 	tokens := bucket(min(max(b.info.Context, 1), 64))
-	p, err := plan.Build(g, ir.Dims{T: tokens, S: tokens, R: tokens, C: 1, P: 1, B: 1})
+	body, _, err := b.bodyGraph(cfg, false)
 	if err != nil {
 		return 0, 0, err
 	}
-	return need + p.ArenaBytes, b.e.dev.Info().FreeBytes, nil
+	head, err := b.headGraph(cfg, "cross_entropy", false)
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, g := range []*ir.Graph{body, head} {
+		p, err := plan.Build(g, capacity(tokens, 1))
+		if err != nil {
+			return 0, 0, err
+		}
+		need += p.ArenaBytes
+	}
+	return need, b.e.dev.Info().FreeBytes, nil
 }
 
 // NewTrainer is a run at its start: a fresh adapter, or a copy of the base's
@@ -76,7 +83,7 @@ func (b *Base) NewTrainer(cfg TrainerConfig) (*Trainer, error) {
 		return nil, fmt.Errorf("train %s: %w: %s needs %s, %s are free; %s", b.info.Name, ErrNoFit, cfg.words(), size(need), size(free), cfg.smaller())
 	}
 	b.refs++
-	t := &Trainer{b: b, cfg: cfg, buffers: map[string]kernels.Buffer{}, programs: map[trainKey]*ir.Program{}}
+	t := &Trainer{b: b, cfg: cfg, buffers: map[string]kernels.Buffer{}, bodies: map[bodyKey]*bodyProgram{}, heads: map[headKey]*ir.Program{}, keep: b.keepActivations(), headLimit: b.headTokens()}
 	if err := t.init(specs); err != nil {
 		t.Release()
 		return nil, err
@@ -126,6 +133,16 @@ func (t *Trainer) init(specs []paramSpec) error {
 			p.grads = append(p.grads, buf)
 			t.buffers[name] = buf
 		}
+	}
+	body, acc, err := t.b.bodyGraph(t.cfg, false)
+	if err != nil {
+		return err
+	}
+	hidden, _ := body.OutputByName(hiddenName)
+	t.width = body.Value(hidden).Type.Shape[1].N
+	t.uses = map[string]int{}
+	for name, uses := range acc {
+		t.uses[name] = len(uses)
 	}
 	if err := t.start(); err != nil {
 		return err

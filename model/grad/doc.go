@@ -4,7 +4,7 @@
 // parameter's gradient into its accumulator. Gradients of activations overwrite
 // and, where a value is used more than once, are summed with Add in a fixed
 // order: the last use first. Nothing is computed that no selected parameter
-// needs.
+// (or input whose gradient is asked for) needs.
 //
 // Where an op is not differentiable, the rules do as torch does: Clamp passes
 // the gradient inside its bounds, both included; Min and Max pass it to the

@@ -19,10 +19,15 @@ const Offsets = "offsets"
 // of a parameter used twice would otherwise depend on how datums are batched.
 type Accumulators map[string][]string
 
+// OfInput is the name of the output with the gradient by an input.
+func OfInput(name string) string { return name + ".grad" }
+
 // Backward returns g with the gradient of output, summed over its elements,
-// with respect to every weight and adapter that wrt selects. g is not changed.
-// A selected parameter that the output does not depend on has no accumulator.
-func Backward(g *ir.Graph, output string, wrt func(v *ir.Value) bool) (*ir.Graph, Accumulators, error) {
+// with respect to every weight and adapter that wrt selects, and with respect
+// to the named inputs, whose gradients are outputs (see [OfInput]). g is not
+// changed. A selected parameter that the output does not depend on has no
+// accumulator; an input of that kind is an error.
+func Backward(g *ir.Graph, output string, wrt func(v *ir.Value) bool, inputs ...string) (*ir.Graph, Accumulators, error) {
 	if err := ir.Verify(g); err != nil {
 		return nil, nil, fmt.Errorf("differentiate %q: %w", output, err)
 	}
@@ -31,10 +36,14 @@ func Backward(g *ir.Graph, output string, wrt func(v *ir.Value) bool) (*ir.Graph
 		return nil, nil, fmt.Errorf("differentiate graph %s: %w: it has no output %q", g.Name, ErrGradient, output)
 	}
 	b := &backward{g: g.Clone(), nodes: len(g.Nodes), grads: map[ir.ID]ir.ID{}, acc: map[use]ir.ID{}}
+	err := b.inputs(inputs)
 	b.mark(loss, wrt)
-	names, err := b.accumulators()
-	if err == nil {
+	names, accErr := b.accumulators()
+	if err = errors.Join(err, accErr); err == nil {
 		err = b.run(loss)
+	}
+	if err == nil {
+		err = b.give(inputs)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("differentiate graph %s by %q: %w", g.Name, output, err)
@@ -51,7 +60,8 @@ type use struct{ node, in int }
 
 type backward struct {
 	g       *ir.Graph
-	nodes   int // forward nodes; those behind them are ours
+	nodes   int     // forward nodes; those behind them are ours
+	by      []ir.ID // inputs whose gradient is wanted
 	params  map[ir.ID]bool
 	needs   map[ir.ID]bool  // a selected parameter lies behind the value
 	reached map[ir.ID]bool  // the loss depends on the value, through ops with a gradient
@@ -71,6 +81,9 @@ func (b *backward) mark(loss ir.ID, wrt func(v *ir.Value) bool) {
 		if (v.Class == ir.ClassWeight || v.Class == ir.ClassAdapter) && wrt(v) {
 			b.params[v.ID], b.needs[v.ID] = true, true
 		}
+	}
+	for _, id := range b.by {
+		b.needs[id] = true
 	}
 	for i := range b.nodes {
 		n := &g.Nodes[i]
@@ -98,6 +111,30 @@ func (b *backward) mark(loss ir.ID, wrt func(v *ir.Value) bool) {
 			}
 		}
 	}
+}
+
+// inputs finds the inputs whose gradients are wanted.
+func (b *backward) inputs(names []string) error {
+	for _, name := range names {
+		id, ok := b.g.ByName(name)
+		if !ok || b.g.Value(id).Class != ir.ClassInput || b.g.Value(id).Type.DType != ir.F32 {
+			return fmt.Errorf("%w: the graph has no float32 input %q", ErrGradient, name)
+		}
+		b.by = append(b.by, id)
+	}
+	return nil
+}
+
+// give names the inputs' gradients.
+func (b *backward) give(names []string) error {
+	for i, name := range names {
+		id, ok := b.grads[b.by[i]]
+		if !ok {
+			return fmt.Errorf("%w: the output does not depend on the input %q", ErrGradient, name)
+		}
+		b.g.Output(OfInput(name), id)
+	}
+	return nil
 }
 
 // accumulators declares them in the order of use.
