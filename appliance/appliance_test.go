@@ -1,9 +1,7 @@
 package appliance
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -18,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"smolgym/model/golden"
 	"smolgym/store"
 	"smolgym/store/blob"
 )
@@ -63,28 +62,7 @@ func tinyModel(t *testing.T, name string) map[string][]byte {
 // unpacked is what an archive holds.
 func unpacked(t *testing.T, path string) map[string][]byte {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := map[string][]byte{}
-	for r := tar.NewReader(z); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return files
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if files[h.Name], err = io.ReadAll(r); err != nil {
-			t.Fatal(err)
-		}
-	}
+	return golden.Unpack(t, path)
 }
 
 // sink collects a test's log without writing after its end.

@@ -1,21 +1,16 @@
 package httpapi
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -23,6 +18,7 @@ import (
 
 	"smolgym/appliance"
 	"smolgym/httpapi/wire"
+	"smolgym/model/golden"
 )
 
 // rig is a real appliance in a throw-away folder behind the handler.
@@ -137,31 +133,7 @@ func (r *rig) want(path string, body, into any) {
 
 func tinyModel(t *testing.T) map[string][]byte {
 	t.Helper()
-	f, err := os.Open(filepath.Join("..", "testdata", "goldens", "steps_llama.tar.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := map[string][]byte{}
-	for r := tar.NewReader(z); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return files
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		switch base := filepath.Base(h.Name); base {
-		case "config.json", "model.safetensors":
-			if files[base], err = io.ReadAll(r); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	return golden.Files(t, golden.Path(t, "steps_llama"), "config.json", "model.safetensors")
 }
 
 func announce(name string, files map[string][]byte) UploadRequest {

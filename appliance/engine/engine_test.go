@@ -1,60 +1,23 @@
 package engine
 
 import (
-	"archive/tar"
-	"compress/gzip"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
 	"smolgym/kernels"
 	"smolgym/kernels/cpu"
 	"smolgym/kernels/reference"
+	"smolgym/model/golden"
 	"smolgym/model/hf"
 )
 
 // unpack extracts a golden archive and returns its folder.
 func unpack(t *testing.T, name string) string {
 	t.Helper()
-	f, err := os.Open(filepath.Join("..", "..", "testdata", "goldens", name+".tar.gz"))
-	if errors.Is(err, os.ErrNotExist) {
-		f, err = os.Open(filepath.Join("..", "..", "testdata", "families", name+".tar.gz"))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	for r := tar.NewReader(z); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return filepath.Join(dir, name)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		path := filepath.Join(dir, filepath.FromSlash(h.Name))
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, data, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	return golden.Lay(t, name)
 }
 
 // bench is an engine with a loaded golden model.

@@ -1,9 +1,7 @@
 package pull_test
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -12,8 +10,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +17,7 @@ import (
 	"smolgym/appliance"
 	"smolgym/appliance/pull"
 	"smolgym/httpapi"
+	"smolgym/model/golden"
 )
 
 // server is an appliance behind its routes.
@@ -72,40 +69,17 @@ func (c *cutter) Write(b []byte) (int, error) {
 	return c.ResponseWriter.Write(b)
 }
 
-// golden are the files of a small model.
-func golden(t *testing.T) map[string][]byte {
+// llama are the files of a small model.
+func llama(t *testing.T) map[string][]byte {
 	t.Helper()
-	f, err := os.Open(filepath.Join("..", "..", "testdata", "goldens", "llama.tar.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := map[string][]byte{}
-	for r := tar.NewReader(z); ; {
-		head, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return files
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if name := strings.TrimPrefix(head.Name, "llama/"); name == "config.json" || name == "model.safetensors" || name == "generation_config.json" {
-			if files[name], err = io.ReadAll(r); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	return golden.Files(t, golden.Path(t, "llama"), "config.json", "model.safetensors", "generation_config.json")
 }
 
 // TestFromOurOwnHub: from one box to another, over connections that break.
 func TestFromOurOwnHub(t *testing.T) {
 	from, fromServer, f := server(t)
 	to, toServer, _ := server(t)
-	files := golden(t)
+	files := llama(t)
 	// Above a mebibyte it is known by its sha256 and streamed: padding in the header makes it so.
 	weights := files["model.safetensors"]
 	head := int(weights[0]) | int(weights[1])<<8 | int(weights[2])<<16

@@ -1,13 +1,10 @@
 package arch_test
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -16,6 +13,7 @@ import (
 	"smolgym/kernels"
 	"smolgym/kernels/reference"
 	"smolgym/model/arch"
+	goldens "smolgym/model/golden"
 	"smolgym/model/hf"
 	"smolgym/model/ir"
 	"smolgym/model/plan"
@@ -26,52 +24,7 @@ import (
 // and returns its folder.
 func unpack(t *testing.T, name string) string {
 	t.Helper()
-	root := os.Getenv("SMOLGYM_SHARED")
-	if root == "" {
-		root = filepath.Join("..", "..", "..", "shared")
-	}
-	var f *os.File
-	err := os.ErrNotExist
-	for _, folder := range []string{filepath.Join("..", "..", "testdata", "goldens"), filepath.Join("..", "..", "testdata", "families"), filepath.Join(root, "goldens", "data")} {
-		if errors.Is(err, os.ErrNotExist) {
-			f, err = os.Open(filepath.Join(folder, name+".tar.gz"))
-		}
-	}
-	if errors.Is(err, os.ErrNotExist) {
-		t.Skipf("golden %s is absent; set SMOLGYM_SHARED to the shared folder", name)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	for r := tar.NewReader(z); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return filepath.Join(dir, name)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if h.Typeflag != tar.TypeReg {
-			continue
-		}
-		data, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		to := filepath.Join(dir, filepath.Clean("/"+h.Name))
-		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(to, data, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	return goldens.Lay(t, name)
 }
 
 // golden is golden.json and golden.safetensors of one archive.

@@ -28,7 +28,7 @@ type AdapterOptions struct {
 
 // adapterFile is adapter_config.json. The patterns are there only where modules differ.
 type adapterFile struct {
-	lora.AdapterConfig
+	adapterConfig
 	TargetParameters []string           `json:"target_parameters,omitempty"`
 	RankPattern      map[string]int     `json:"rank_pattern,omitempty"`
 	AlphaPattern     map[string]float64 `json:"alpha_pattern,omitempty"`
@@ -156,7 +156,7 @@ func entryOf(t lora.Tensor, whole Tensor, dtype safetensors.DType) safetensors.E
 // adapterConfig describes modules that are in the model's order.
 func (b *base) adapterConfig(modules []Module, name string) adapterFile {
 	rank, alpha := common(modules)
-	f := adapterFile{AdapterConfig: lora.AdapterConfig{PeftType: "LORA", TaskType: "CAUSAL_LM", BaseModel: name, Rank: rank, Alpha: alpha,
+	f := adapterFile{adapterConfig: adapterConfig{PeftType: "LORA", TaskType: "CAUSAL_LM", BaseModel: name, Rank: rank, Alpha: alpha,
 		Bias: "none", TargetModules: b.targets(modules), InferenceMode: true}, TargetParameters: b.targetParameters(modules)}
 	for _, m := range modules {
 		f.FanInFanOut = f.FanInFanOut || b.byName[m.Module].Transposed

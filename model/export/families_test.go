@@ -1,10 +1,7 @@
 package export
 
 import (
-	"archive/tar"
-	"compress/gzip"
 	"errors"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -12,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	goldens "smolgym/model/golden"
 	"smolgym/model/hf"
 	"smolgym/model/lora"
 )
@@ -50,27 +48,7 @@ func openFamily(t testing.TB, path string) memory {
 // unpacked is all that an archive holds.
 func unpacked(t testing.TB, path string) memory {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := memory{}
-	for r := tar.NewReader(z); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return m
-		}
-		text, err2 := io.ReadAll(r)
-		if err := errors.Join(err, err2); err != nil {
-			t.Fatal(err)
-		}
-		m[filepath.Base(h.Name)] = text
-	}
+	return goldens.Files(t, path)
 }
 
 // TestFamilies: of every family, the merged model computes what the adapters on the graph do, and every parameter goes out

@@ -20,6 +20,23 @@ const (
 	maxExpressions  = 64 // entries that are more than a name
 )
 
+// maxConfigBytes bounds an adapter_config.json.
+const maxConfigBytes = 1 << 20
+
+// adapterConfig is the content of an adapter_config.json that is written.
+type adapterConfig struct {
+	PeftType      string   `json:"peft_type"`
+	TaskType      string   `json:"task_type"`
+	BaseModel     string   `json:"base_model_name_or_path"`
+	Rank          int      `json:"r"`
+	Alpha         float64  `json:"lora_alpha"`
+	Dropout       float64  `json:"lora_dropout"`
+	Bias          string   `json:"bias"`
+	TargetModules []string `json:"target_modules"`
+	InferenceMode bool     `json:"inference_mode"`
+	FanInFanOut   bool     `json:"fan_in_fan_out"`
+}
+
 // peftConfig is what an adapter_config.json says that matters here.
 type peftConfig struct {
 	base    string
@@ -96,8 +113,8 @@ var (
 
 // parsePEFT reads an adapter_config.json. All that is wrong with it is told at once.
 func parsePEFT(text []byte) (*peftConfig, error) {
-	if len(text) > lora.MaxConfigBytes {
-		return nil, fmt.Errorf("parse %s: %w: %d bytes, at most %d are allowed", adapterConfigName, ErrAdapter, len(text), lora.MaxConfigBytes)
+	if len(text) > maxConfigBytes {
+		return nil, fmt.Errorf("parse %s: %w: %d bytes, at most %d are allowed", adapterConfigName, ErrAdapter, len(text), maxConfigBytes)
 	}
 	list, _, err := membersOf(text)
 	if err != nil {
@@ -199,7 +216,10 @@ func (r *peftReader) kind() {
 		r.problem("init_lora_weights is %s: it changes the base model's weights; save the adapter with path_initial_model_for_weight_conversion", shorten(compact(v)))
 	}
 	var dropout float64
-	if r.get("lora_dropout", &dropout); dropout != 0 {
+	switch r.get("lora_dropout", &dropout); {
+	case !(dropout >= 0 && dropout <= 1):
+		r.problem("lora_dropout is %g, it is 0 to 1", dropout)
+	case dropout != 0:
 		r.warn("lora_dropout is %g: training goes on without dropout", dropout)
 	}
 	if r.stated("fan_in_fan_out") {

@@ -75,7 +75,7 @@ func readPEFT(folder hf.Source) (*peftConfig, error) {
 	if !slices.Contains(names, adapterConfigName) {
 		return nil, fmt.Errorf("%w: there is no %s; name a folder that PEFT has saved", ErrAdapter, adapterConfigName)
 	}
-	text, err := readSmall(folder, adapterConfigName, lora.MaxConfigBytes)
+	text, err := readSmall(folder, adapterConfigName, maxConfigBytes)
 	if err != nil {
 		return nil, err
 	}

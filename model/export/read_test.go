@@ -1,15 +1,12 @@
 package export
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"io"
 	"maps"
 	"math"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -17,6 +14,7 @@ import (
 	"testing"
 
 	"smolgym/model/arch"
+	goldens "smolgym/model/golden"
 	"smolgym/model/hf"
 	"smolgym/model/lora"
 	"smolgym/model/safetensors"
@@ -34,30 +32,13 @@ func peftCases(t testing.TB) []peftCase { return savedCases(t, "peft.tar.gz") }
 
 func savedCases(t testing.TB, archive string) []peftCase {
 	t.Helper()
-	f, err := os.Open(filepath.Join("testdata", archive))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
 	folders := map[string]memory{}
-	for r := tar.NewReader(z); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		text, err2 := io.ReadAll(r)
-		if err := errors.Join(err, err2); err != nil {
-			t.Fatal(err)
-		}
-		dir := path.Dir(h.Name)
+	for name, text := range goldens.Unpack(t, filepath.Join("testdata", archive)) {
+		dir := path.Dir(name)
 		if folders[dir] == nil {
 			folders[dir] = memory{}
 		}
-		folders[dir][path.Base(h.Name)] = text
+		folders[dir][path.Base(name)] = text
 	}
 	var cases []peftCase
 	for _, name := range slices.Sorted(maps.Keys(folders)) {

@@ -1,9 +1,7 @@
 package export
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -12,8 +10,6 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +17,7 @@ import (
 	"smolgym/kernels"
 	"smolgym/kernels/reference"
 	"smolgym/model/arch"
+	goldens "smolgym/model/golden"
 	"smolgym/model/hf"
 	"smolgym/model/ir"
 	"smolgym/model/lora"
@@ -54,28 +51,9 @@ type golden struct {
 
 func openGolden(t testing.TB, name string) *golden {
 	t.Helper()
-	f, err := os.Open(filepath.Join("..", "..", "testdata", "goldens", name+".tar.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := &golden{t: t, base: memory{}}
-	for r := tar.NewReader(z); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		text, err2 := io.ReadAll(r)
-		if err := errors.Join(err, err2); err != nil {
-			t.Fatal(err)
-		}
-		g.base[filepath.Base(h.Name)] = text
-	}
+	g := &golden{t: t, base: goldens.Files(t, goldens.Path(t, name))}
 	text := g.base["golden.safetensors"]
+	var err error
 	if g.numbers, err = safetensors.Parse(bytes.NewReader(text), int64(len(text))); err != nil {
 		t.Fatal(err)
 	}

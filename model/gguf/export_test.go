@@ -1,9 +1,7 @@
 package gguf
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"io"
@@ -14,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	goldens "smolgym/model/golden"
 	"smolgym/model/hf"
 	"smolgym/model/safetensors"
 )
@@ -36,31 +35,7 @@ func (c checkpoint) Open(name string) (hf.ReaderAtSized, error) {
 // goldenCheckpoint unpacks one of the repository's checkpoints.
 func goldenCheckpoint(tb testing.TB, name string) checkpoint {
 	tb.Helper()
-	f, err := os.Open(filepath.Join("..", "..", "testdata", "goldens", name+".tar.gz"))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer f.Close()
-	zr, err := gzip.NewReader(f)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	c := checkpoint{}
-	for tr := tar.NewReader(zr); ; {
-		h, err := tr.Next()
-		if errors.Is(err, io.EOF) {
-			return c
-		}
-		if err != nil {
-			tb.Fatal(err)
-		}
-		switch base := filepath.Base(h.Name); base {
-		case "config.json", "generation_config.json", "model.safetensors":
-			if c[base], err = io.ReadAll(tr); err != nil {
-				tb.Fatal(err)
-			}
-		}
-	}
+	return goldens.Files(tb, goldens.Path(tb, name), "config.json", "generation_config.json", "model.safetensors")
 }
 
 // modelOf makes a checkpoint ready for an export; data is written in pieces of odd lengths.

@@ -1,13 +1,12 @@
 package gguf
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	goldens "smolgym/model/golden"
 	"smolgym/model/hf"
 	"smolgym/model/safetensors"
 )
@@ -22,31 +22,13 @@ import (
 // sharedCheckpoint unpacks a checkpoint of the shared goldens, or skips the test.
 func sharedCheckpoint(tb testing.TB, name string) checkpoint {
 	tb.Helper()
-	root := os.Getenv("SMOLGYM_SHARED")
-	if root == "" {
-		root = filepath.Join("..", "..", "..", "shared")
-	}
-	f, err := os.Open(filepath.Join(root, "goldens", "data", name+".tar.gz"))
-	if err != nil {
+	file := filepath.Join(goldens.Shared(tb), "goldens", "data", name+".tar.gz")
+	if _, err := os.Stat(file); err != nil {
 		tb.Skipf("shared goldens are absent; set SMOLGYM_SHARED (%v)", err)
 	}
-	defer f.Close()
-	zr, err := gzip.NewReader(f)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	c := checkpoint{}
-	for tr := tar.NewReader(zr); ; {
-		h, err := tr.Next()
-		if err != nil {
-			return c
-		}
-		if base := filepath.Base(h.Name); base == "config.json" || strings.HasPrefix(base, "model") {
-			if c[base], err = io.ReadAll(tr); err != nil {
-				tb.Fatal(err)
-			}
-		}
-	}
+	c := checkpoint(goldens.Files(tb, file))
+	maps.DeleteFunc(c, func(name string, _ []byte) bool { return name != "config.json" && !strings.HasPrefix(name, "model") })
+	return c
 }
 
 // asGGUF writes a checkpoint as a converter would: names and norms of the family, values as float32.

@@ -1,12 +1,9 @@
 package hf
 
 import (
-	"archive/tar"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -14,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"smolgym/model/golden"
 )
 
 // base is a small sound configuration; with merges changes into it, null taking a field out.
@@ -85,30 +84,8 @@ func goldens(t *testing.T) []string {
 
 func unpack(t *testing.T, archive string, file func(path string, text []byte)) {
 	t.Helper()
-	f, err := os.Open(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for r := tar.NewReader(z); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if h.Typeflag == tar.TypeReg {
-			file(h.Name, text)
-		}
+	for name, text := range golden.Unpack(t, archive) {
+		file(name, text)
 	}
 }
 

@@ -2,6 +2,5 @@
 //
 // [Apply] turns every selected Linear y = x·Wᵀ into y + s·((x·Aᵀ)·Bᵀ), with
 // s = alpha/rank, and declares A [rank,in] and B [out,rank] under the names that
-// PEFT gives them. [Init] draws a fresh adapter, [Merge] folds one into a
-// weight, [AdapterConfig] is PEFT's adapter_config.json.
+// PEFT gives them. [Init] draws a fresh adapter, [Merge] folds one into a weight.
 package lora

@@ -1,7 +1,6 @@
 package lora_test
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -181,79 +180,4 @@ func TestMerge(t *testing.T) {
 	if _, err := lora.Merge(w, down, up[:3], a, 1); !errors.Is(err, lora.ErrTensor) {
 		t.Errorf("short B: %v", err)
 	}
-}
-
-func TestAdapterConfig(t *testing.T) {
-	c := lora.Config{Rank: 8, Alpha: 32, Attention: true, Unembed: true}
-	_, adapters, err := lora.Apply(small(t), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := lora.NewAdapterConfig("org/name", c, adapters).JSON()
-	var fields map[string]any
-	if err := json.Unmarshal(text, &fields); err != nil {
-		t.Fatal(err)
-	}
-	want := map[string]any{"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "org/name", "r": 8.0, "lora_alpha": 32.0,
-		"lora_dropout": 0.0, "bias": "none", "target_modules": []any{"lm_head", "o_proj", "q_proj"}, "inference_mode": true, "fan_in_fan_out": false}
-	if fmt.Sprint(fields) != fmt.Sprint(want) {
-		t.Errorf("%v, want %v", fields, want)
-	}
-	back, err := lora.ParseAdapterConfig(text)
-	if err != nil || fmt.Sprint(back) != fmt.Sprint(lora.NewAdapterConfig("org/name", c, adapters)) {
-		t.Errorf("%+v, %v", back, err)
-	}
-}
-
-func TestParseAdapterConfig(t *testing.T) {
-	const good = `{"peft_type":"LORA","task_type":"CAUSAL_LM","r":4,"lora_alpha":8,"lora_dropout":0.0,"bias":"none","target_modules":["q_proj"]`
-	for extra, refused := range map[string]string{
-		"":                               "",
-		`,"use_rslora":false`:            "",
-		`,"rank_pattern": { }`:           "",
-		`,"modules_to_save":null`:        "",
-		`,"corda_config":null`:           "",
-		`,"revision":"main"`:             "",
-		`,"use_rslora":true`:             "use_rslora",
-		`,"use_dora":true`:               "use_dora",
-		`,"rank_pattern":{"q_proj":8}`:   "rank_pattern",
-		`,"alpha_pattern":{"q_proj":8}`:  "alpha_pattern",
-		`,"modules_to_save":["lm_head"]`: "modules_to_save",
-		`,"peft_type":"IA3"`:             "peft_type",
-		`,"task_type":"SEQ_CLS"`:         "task_type",
-		`,"bias":"all"`:                  "bias",
-		`,"r":0`:                         "r is 0",
-		`,"r":1e9`:                       "parse adapter config",
-		`,"r":1.5`:                       "parse adapter config",
-		`,"lora_alpha":-1`:               "lora_alpha",
-		`,"lora_dropout":2`:              "lora_dropout",
-		`,"target_modules":"all-linear"`: "target_modules",
-		`,"x":1}{`:                       "parse adapter config",
-	} {
-		_, err := lora.ParseAdapterConfig([]byte(good + extra + "}"))
-		if (refused == "") != (err == nil) || (err != nil && (!errors.Is(err, lora.ErrConfig) || !strings.Contains(err.Error(), refused))) {
-			t.Errorf("%s: %v, want %q", extra, err, refused)
-		}
-	}
-	for _, text := range []string{"", "[]", "null", "1", strings.Repeat(" ", lora.MaxConfigBytes+1)} {
-		if _, err := lora.ParseAdapterConfig([]byte(text)); !errors.Is(err, lora.ErrConfig) {
-			t.Errorf("%.10q: %v", text, err)
-		}
-	}
-}
-
-func FuzzParseAdapterConfig(f *testing.F) {
-	f.Add([]byte(`{"peft_type":"LORA","r":4,"lora_alpha":8,"target_modules":["q_proj"],"use_dora":false}`))
-	f.Add([]byte(`{"r":1e400}`))
-	f.Add([]byte(`{`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := lora.ParseAdapterConfig(data)
-		if err != nil {
-			return
-		}
-		again, err := lora.ParseAdapterConfig(c.JSON())
-		if err != nil || fmt.Sprint(again) != fmt.Sprint(c) {
-			t.Errorf("%+v becomes %+v, %v", c, again, err)
-		}
-	})
 }

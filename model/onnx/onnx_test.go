@@ -1,9 +1,7 @@
 package onnx
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"errors"
 	"flag"
 	"fmt"
@@ -17,6 +15,7 @@ import (
 	"testing"
 
 	"smolgym/model/arch"
+	"smolgym/model/golden"
 	"smolgym/model/hf"
 	"smolgym/model/ir"
 )
@@ -41,29 +40,8 @@ func archives(t *testing.T) []string {
 // unpack lays a model's files out.
 func unpack(t *testing.T, path string) hf.Source {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
-	for r := tar.NewReader(z); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		data, err2 := io.ReadAll(r)
-		if err := errors.Join(err, err2); err != nil {
-			t.Fatal(err)
-		}
-		name := filepath.Base(h.Name)
-		if name != "config.json" && name != "model.safetensors" {
-			continue
-		}
+	for name, data := range golden.Files(t, path, "config.json", "model.safetensors") {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
 			t.Fatal(err)
 		}
