@@ -108,26 +108,39 @@ func (s sdk) future(path string, body map[string]any, into any) {
 	s.result(f.RequestID, into)
 }
 
-// train makes a run that takes one step and is saved, and gives its path.
-func (s sdk) train(model string, rank int) (run, path string) {
+// create makes a run, LoRA or with rank 0 a full update.
+func (s sdk) create(model string, rank int) (run string) {
 	s.t.Helper()
 	var session wire.CreateSessionResponse
 	s.json("create_session", map[string]any{"tags": []string{}, "sdk_version": "test"}, &session)
 	var m wire.CreateModelResponse
 	s.future("create_model", map[string]any{"session_id": session.SessionID, "model_seq_id": 0, "base_model": model,
 		"lora_config": map[string]any{"rank": rank, "seed": 1, "train_unembed": true, "train_mlp": true, "train_attn": true}}, &m)
+	return m.ModelID
+}
+
+// step takes one step of a run, from sequence number seq on, saves it and gives its path.
+func (s sdk) step(run string, seq int64) (path string) {
+	s.t.Helper()
 	d := wire.Datum{Chunks: []wire.ChunkKind{wire.TextChunk}, Inputs: map[string]wire.Tensor{
 		"target_tokens": wire.IntTensor([]int64{2, 3, 4}), "weights": wire.FloatTensor([]float32{1, 1, 1})}, Tokens: []int32{1, 2, 3}}
-	raw, err := wire.EncodeForwardBackwardRequest(&wire.ForwardBackwardRequest{ModelID: m.ModelID, SeqID: 1, LossFn: "cross_entropy", Data: []wire.Datum{d}})
+	raw, err := wire.EncodeForwardBackwardRequest(&wire.ForwardBackwardRequest{ModelID: run, SeqID: seq, LossFn: "cross_entropy", Data: []wire.Datum{d}})
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	var f wire.FutureResponse
 	s.post("/api/v1/forward_backward", "application/x-protobuf", raw, &f)
-	s.future("optim_step", map[string]any{"model_id": m.ModelID, "seq_id": 2, "adam_params": map[string]any{"learning_rate": 0.01}}, nil)
+	s.future("optim_step", map[string]any{"model_id": run, "seq_id": seq + 1, "adam_params": map[string]any{"learning_rate": 0.01}}, nil)
 	var saved wire.SaveWeightsResponse
-	s.future("save_weights", map[string]any{"model_id": m.ModelID, "seq_id": 3, "path": "final"}, &saved)
-	return m.ModelID, saved.Path
+	s.future("save_weights", map[string]any{"model_id": run, "seq_id": seq + 2, "path": "final"}, &saved)
+	return saved.Path
+}
+
+// train makes a run that takes one step and is saved, and gives its path.
+func (s sdk) train(model string, rank int) (run, path string) {
+	s.t.Helper()
+	run = s.create(model, rank)
+	return run, s.step(run, 1)
 }
 
 // TestWeightVerbs: a trained run is listed, exported in all forms, re-read, imported,
@@ -211,6 +224,11 @@ func TestWeightVerbs(t *testing.T) {
 		t.Fatalf("%+v: %v", im, err)
 	}
 	cli(t, "", env, "checkpoint", "import", merged, "--model", "me/tied:tuned").want(t, 0, "added me/tied:tuned")
+	on := sdk{t, url}.create("org/known", 4) // what came in is trained on: the adapter as a state, the merged folder as a model
+	sdk{t, url}.future("load_weights", map[string]any{"model_id": on, "seq_id": 1, "path": im.Path, "optimizer": false}, nil)
+	cli(t, "", env, "checkpoint", "show", sdk{t, url}.step(on, 2)).want(t, 0, "me/tied", "LoRA of rank 4", "hub name", "runs/")
+	_, tuned := sdk{t, url}.train("me/tied:tuned", 4)
+	cli(t, "", env, "checkpoint", "show", tuned).want(t, 0, "me/tied:tuned")
 	cli(t, "", env, "checkpoint", "import", adapter, "--model", "me/nope").want(t, exitNotFound, "me/nope")
 	cli(t, "", env, "model", "add", "file", file).want(t, 0, "added local/file: llama")
 	cli(t, "", env, "model", "add", "other", file, "--as", "me/tied").wantFailure(t, "local/other", "me/tied")
