@@ -288,28 +288,44 @@ func add(dst []byte, w []float32, sum []float64, scale float64, dtype safetensor
 	return put(dst, dtype, w)
 }
 
-// addBF16 rounds a float64 to the nearest bfloat16, ties to even, by its bits; what isn't a normal number in both types goes
-// the long way.
+// addBF16 rounds to the nearest bfloat16, ties to even, by the bits of the float64; what isn't a normal number in both types
+// goes the long way.
 func addBF16(dst []byte, w []float32, sum []float64, scale float64) error {
+	for at := 0; at < len(sum); {
+		end := len(sum)
+		if addFours != nil {
+			at += addFours(dst[2*at:], w[at:], sum[at:], scale)
+			end = min(at+4, len(sum)) // where it stopped
+		}
+		for ; at < end; at++ {
+			x := float64(w[at]) + float64(scale*sum[at])
+			if bits, ok := bf16(x); ok {
+				binary.LittleEndian.PutUint16(dst[2*at:], bits)
+				continue
+			}
+			w[at] = odd(x)
+			if err := put(dst[2*at:2*at+2], safetensors.BF16, w[at:at+1]); err != nil {
+				return fmt.Errorf("column %d: %w", at, err)
+			}
+		}
+	}
+	return nil
+}
+
+// addFours does what addBF16 does, four numbers at a time, and says how many it did: it stops at four that hold one for the
+// long way, and before the last that are fewer. nil where the machine has no such way.
+var addFours func(dst []byte, w []float32, sum []float64, scale float64) int
+
+// bf16 are the bits of x as a bfloat16; ok is false where it isn't normal in both types.
+func bf16(x float64) (bits uint16, ok bool) {
 	const (
 		cut  = 52 - 7     // mantissa bits that a bfloat16 hasn't
 		bias = 1023 - 127 // between the exponents
 	)
-	dst = dst[:2*len(sum)]
-	for i, s := range sum {
-		x := float64(w[i]) + float64(scale*s)
-		b := math.Float64bits(x)
-		r := (b + 1<<(cut-1) - 1 + b>>cut&1) >> cut // sign, 11 bits of exponent, 7 of mantissa
-		if e := r>>7&0x7ff - bias; e-1 < 254 {
-			binary.LittleEndian.PutUint16(dst[2*i:], uint16(b>>63<<15|e<<7|r&0x7f))
-			continue
-		}
-		w[i] = odd(x)
-		if err := put(dst[2*i:2*i+2], safetensors.BF16, w[i:i+1]); err != nil {
-			return fmt.Errorf("column %d: %w", i, err)
-		}
-	}
-	return nil
+	b := math.Float64bits(x)
+	r := (b + 1<<(cut-1) - 1 + b>>cut&1) >> cut // sign, 11 bits of exponent, 7 of mantissa
+	e := r>>7&0x7ff - bias
+	return uint16(b>>63<<15 | e<<7 | r&0x7f), e-1 < 254
 }
 
 // odd rounds to float32 towards zero, with the last bit set if anything was lost: rounding that again to a shorter type

@@ -4,7 +4,7 @@ import "golang.org/x/sys/cpu"
 
 func init() {
 	if cpu.X86.HasAVX2 {
-		sums = sumsVector
+		sums, addFours = sumsVector, addVector
 	}
 }
 
@@ -19,3 +19,15 @@ func sumsVector(sum, left, right []float64, rank, strips int) {
 
 //go:noescape
 func sumsAVX2(sum, left, right *float64, rank, strips int)
+
+func addVector(dst []byte, w []float32, sum []float64, scale float64) int {
+	fours := len(sum) / 4
+	if fours == 0 {
+		return 0
+	}
+	_, _ = dst[8*fours-1], w[4*fours-1] // the limits, checked
+	return 4 * addBF16AVX2(&dst[0], &w[0], &sum[0], scale, fours)
+}
+
+//go:noescape
+func addBF16AVX2(dst *byte, w *float32, sum *float64, scale float64, fours int) (done int)

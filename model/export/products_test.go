@@ -64,10 +64,10 @@ func TestAddBF16(t *testing.T) {
 		}
 	}
 	refused := 0
+	want := make([]byte, 2*n)
 	for i := range w {
 		long := []float32{odd(float64(w[i]) + sum[i])}
-		want := make([]byte, 2)
-		wantErr := put(want, safetensors.BF16, long)
+		wantErr := put(want[2*i:2*i+2], safetensors.BF16, long)
 		got := make([]byte, 2)
 		err := addBF16(got, []float32{w[i]}, sum[i:i+1], 1)
 		if (err == nil) != (wantErr == nil) || err != nil && !errors.Is(err, ErrValue) {
@@ -75,11 +75,34 @@ func TestAddBF16(t *testing.T) {
 		}
 		if err != nil {
 			refused++
-		} else if !bytes.Equal(got, want) {
-			t.Fatalf("%x + %x gives %x, want %x", w[i], sum[i], got, want)
+			w[i], sum[i] = 1, 0x1p-9 // for what follows
+			if err := put(want[2*i:2*i+2], safetensors.BF16, []float32{1}); err != nil {
+				t.Fatal(err)
+			}
+		} else if !bytes.Equal(got, want[2*i:2*i+2]) {
+			t.Fatalf("%x + %x gives %x, want %x", w[i], sum[i], got, want[2*i:2*i+2])
 		}
 	}
 	if refused == 0 || refused > n/20 {
 		t.Errorf("%d of %d refused: the draw covers too little", refused, n)
+	}
+	// All in one go, four at a time where the machine can, with a scale and an odd end.
+	for i := range sum {
+		sum[i] /= 4
+	}
+	for at := 0; at < n; {
+		end := min(n, at+1+r.IntN(700))
+		got := make([]byte, 2*(end-at))
+		if err := addBF16(got, slices.Clone(w[at:end]), sum[at:end], 4); err != nil || !bytes.Equal(got, want[2*at:2*end]) {
+			t.Fatalf("elements %d to %d: other bits, %v", at, end, err)
+		}
+		at = end
+	}
+	fours := 0
+	if addFours != nil {
+		fours = addFours(make([]byte, 2*n), []float32{1, 2, 3, 4, 5, 6, 7, 8, 9}, make([]float64, 9), 1)
+	}
+	if fours != 0 && fours != 8 {
+		t.Errorf("%d of nine good numbers were done", fours)
 	}
 }

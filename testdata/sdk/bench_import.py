@@ -7,7 +7,8 @@ The folder is random: the shape of a 0.6B Qwen3 (tied head) in bf16. Each run ma
   import   `smolgym model add` into a new data folder, from the command's start to its end;
   export   `smolgym checkpoint export --form merged` of a LoRA (rank 32, every linear) over it, fsync included;
   copy     of what was exported.
-All of it is on one disk, sources in the page cache. Memory is the largest RssAnon (page cache and the mapped
+All of it is on one disk, sources in the page cache. Seconds are of wall time and, in brackets, of CPU time (server and client
+together): on a machine that others use too, wall time says how busy they were as well. Memory is the largest RssAnon (page cache and the mapped
 file excluded) that /proc/PID/status showed of the server, looked at every 5 ms. Prints a table and exits 1 when a
 median of the ratios is over 2 or memory is over 512 MB.
 """
@@ -15,6 +16,7 @@ import argparse
 import hashlib
 import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -94,9 +96,9 @@ def make_adapter(folder, layers):
 
 
 def copy_and_hash(source, target):
-    """Seconds for (copy with fsync, sha256)."""
+    """Seconds for (copy with fsync, sha256), and of CPU time for both."""
     target.mkdir()
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     for f in sorted(source.iterdir()):
         with open(f, "rb") as r, open(target / f.name, "wb") as w:
             shutil.copyfileobj(r, w, 1 << 20)
@@ -106,7 +108,7 @@ def copy_and_hash(source, target):
     for f in sorted(target.iterdir()):
         with open(f, "rb") as r:
             hashlib.file_digest(r, "sha256")
-    return copied - began, time.perf_counter() - copied
+    return copied - began, time.perf_counter() - copied, time.process_time() - cpu
 
 
 class Watch:
@@ -131,31 +133,38 @@ class Watch:
         self.thread.join()
 
 
+def cpu_of(pid):
+    """Seconds of CPU time of a running process and of the children that have ended here."""
+    fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + ended.ru_utime + ended.ru_stime
+
+
 def command(server, *args):
-    """Seconds that a client command takes, and the server's memory meanwhile."""
+    """What a client command prints, the seconds it takes, of CPU time with the server's, and the server's memory meanwhile."""
     env = dict(os.environ, TINKER_BASE_URL=server.url, TINKER_API_KEY=harness.KEY)
     with Watch(server.proc.pid) as watch:
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), cpu_of(server.proc.pid)
         p = subprocess.run([harness.BINARY, *map(str, args)], env=env, capture_output=True, text=True)
-        seconds = time.perf_counter() - began
+        seconds, cpu = time.perf_counter() - began, cpu_of(server.proc.pid) - cpu
     if p.returncode:
         raise SystemExit(f"smolgym {args}: exit {p.returncode}\n{p.stdout}\n{p.stderr}")
-    return p.stdout, seconds, watch.peak
+    return p.stdout, seconds, cpu, watch.peak
 
 
 def one(root, source, adapter):
-    """One run: [(what, seconds, seconds of copying, seconds of hashing, peak bytes)]."""
+    """One run: [(what, (seconds, of CPU), (seconds of copying, of hashing, of CPU), peak bytes)]."""
     os.sync()
     server = harness.Server(root / "box").start()
     try:
         plain = copy_and_hash(source, root / "copy")
-        _, took, peak = command(server, "model", "add", "bench/base", source)
-        yield "import", took, *plain, peak
+        _, took, cpu, peak = command(server, "model", "add", "bench/base", source)
+        yield "import", (took, cpu), plain, peak
         shutil.rmtree(root / "copy")
         out, *_ = command(server, "checkpoint", "import", adapter, "--model", "bench/base", "--json")
         os.sync()
-        _, took, peak = command(server, "checkpoint", "export", json.loads(out)["path"], "--to", root / "merged", "--form", "merged")
-        yield "merged export", took, *copy_and_hash(root / "merged", root / "copy"), peak
+        _, took, cpu, peak = command(server, "checkpoint", "export", json.loads(out)["path"], "--to", root / "merged", "--form", "merged")
+        yield "merged export", (took, cpu), copy_and_hash(root / "merged", root / "copy"), peak
     finally:
         server.stop()
 
@@ -173,13 +182,13 @@ def main():
         make_adapter(root / "adapter", a.layers)
         size = sum(f.stat().st_size for f in (root / "model").iterdir())
         print(f"{size / 1e9:.2f} GB, {a.layers} layers, {os.cpu_count()} cores\n", flush=True)
-        print("| what | seconds | copy + sha256, seconds | ratio | server's memory, MB |\n| --- | ---: | ---: | ---: | ---: |", flush=True)
+        print("| what | seconds (CPU) | copy + sha256, seconds (CPU) | ratio | server's memory, MB |\n| --- | ---: | ---: | ---: | ---: |", flush=True)
         for n in range(a.runs):
             work = root / str(n)
             work.mkdir()
-            for what, took, copied, hashed, peak in one(work, root / "model", root / "adapter"):
+            for what, (took, cpu), (copied, hashed, plain), peak in one(work, root / "model", root / "adapter"):
                 rows.setdefault(what, []).append((took / (copied + hashed), peak))
-                print(f"| {what} {n + 1} | {took:.2f} | {copied:.2f} + {hashed:.2f} | {rows[what][-1][0]:.2f} | {peak / 2**20:.0f} |", flush=True)
+                print(f"| {what} {n + 1} | {took:.2f} ({cpu:.2f}) | {copied:.2f} + {hashed:.2f} ({plain:.2f}) | {rows[what][-1][0]:.2f} | {peak / 2**20:.0f} |", flush=True)
             shutil.rmtree(work)
     bad = False
     for what, runs in rows.items():
