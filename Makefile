@@ -32,6 +32,7 @@ torch-env: ## the optional, cached environment with torch that some SDK tests an
 	bash testdata/sdk/torch_env.sh
 
 test-all: test check-export check-onnx ## test, and what takes longer: other SDK and hub client versions, exports read by peft, transformers and ONNX Runtime, cookbook recipes
+	SMOLGYM_CASES=10000 $(GO) test -count=1 -timeout 30m -run TestBitProperty ./appliance/engine
 	SMOLGYM_BIN=$(CURDIR)/$(BIN) sh testdata/sdk/versions.sh
 	SMOLGYM_BIN=$(CURDIR)/$(BIN) bash testdata/hub/versions.sh
 	SMOLGYM_BIN=$(CURDIR)/$(BIN) bash testdata/cookbook/run.sh

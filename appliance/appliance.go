@@ -37,6 +37,11 @@ type Options struct {
 	OpenSamples int   // sample requests that may be open before clients are told to slow down; 0 = 20000
 	OpenPrompts int64 // bytes of their prompts, 4 a token; 0 = 256 MiB
 
+	OpenRequests int   // requests of one run that may wait before its client is told to slow down; 0 = 1000
+	OpenBatches  int64 // bytes of training data of all requests that aren't done; 0 = 512 MiB
+
+	DecodeShare float64 // of the device's time that sampling gets while training waits too; 0 = 0.5
+
 	Embedded []Embedded // models that come with the program
 
 	SessionIdle time.Duration // silence after which a session is abandoned; 0 = 10 minutes
@@ -66,6 +71,8 @@ type Appliance struct {
 
 	wanted *base // by the latest request that asked for one: not to be dropped for it; the owner's
 
+	loading sync.Mutex // held while a model is being loaded
+
 	garbage atomic.Bool // there may be bytes that no record refers to
 
 	keys   atomic.Pointer[[][sha256.Size]byte] // hashes of the keys, nil when they are to be read
@@ -80,6 +87,7 @@ type Appliance struct {
 	runs     map[string]*run
 	samplers map[string]*sampler
 	bases    map[string]*base
+	arriving string // the model that is being loaded, empty for none
 	uploads  map[string]*upload
 }
 
@@ -103,6 +111,12 @@ func Open(opt Options) (*Appliance, error) {
 	if a.opt.OpenPrompts <= 0 {
 		a.opt.OpenPrompts = openPrompts
 	}
+	if a.opt.OpenRequests <= 0 {
+		a.opt.OpenRequests = openRequests
+	}
+	if a.opt.OpenBatches <= 0 {
+		a.opt.OpenBatches = openBatches
+	}
 	if a.opt.SessionIdle <= 0 {
 		a.opt.SessionIdle = sessionIdle
 	}
@@ -120,6 +134,9 @@ func (a *Appliance) open() error {
 	}
 	if a.opt.Context < 0 {
 		return fmt.Errorf("context %d: give a number of tokens, or 0 for the model's own", a.opt.Context)
+	}
+	if s := a.opt.DecodeShare; !(s >= 0 && s < 1) {
+		return fmt.Errorf("decode share %v: give a number above 0 and below 1", s)
 	}
 	if err := checkPrecision(a.opt.Precision, a.opt.Device); err != nil {
 		return err
@@ -143,7 +160,7 @@ func (a *Appliance) open() error {
 	if err := a.addEmbedded(); err != nil {
 		return errors.Join(err, a.db.Close(), a.dev.Close())
 	}
-	a.eng = engine.New(a.dev, engine.Options{Context: a.opt.Context})
+	a.eng = engine.New(a.dev, engine.Options{Context: a.opt.Context, DecodeShare: a.opt.DecodeShare})
 	a.record = newRecorder(a.db, a.log)
 	ctx, stop := context.WithCancel(context.Background())
 	a.stop = stop
@@ -164,6 +181,8 @@ func (a *Appliance) Close() error {
 	close(a.closing)
 	a.stop()
 	a.wg.Wait()
+	a.loading.Lock() // a load that was under way has ended
+	defer a.loading.Unlock()
 	a.closeUploads()
 	a.saveSpans()
 	a.flushRuns()

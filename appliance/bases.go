@@ -2,9 +2,12 @@ package appliance
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 
 	"smolgym/appliance/engine"
+	"smolgym/model/hf"
 	"smolgym/tokenizer"
 )
 
@@ -14,10 +17,18 @@ type base struct {
 	eng   *engine.Base
 	tok   *tokenizer.Tokenizer // nil if the model has none
 	users int                  // trainers and samplers' weights; the owner's
+
+	claims int // of those that are about to use it; guarded by the appliance's mu
 }
 
-// loadBase finds a model in device memory or brings it there. Owner.
-func (a *Appliance) loadBase(name string) (*base, error) {
+// absent is the error of work that needs a model which is not in device memory.
+type absent struct{ name string }
+
+func (e *absent) Error() string { return fmt.Sprintf("model %s is not in device memory", e.name) }
+
+// loadedBase finds a model in device memory; its error is an absent when bring has
+// to bring it there. Owner.
+func (a *Appliance) loadedBase(name string) (*base, error) {
 	m, err := a.model(name)
 	if err != nil {
 		return nil, err
@@ -25,8 +36,49 @@ func (a *Appliance) loadBase(name string) (*base, error) {
 	a.mu.Lock()
 	b := a.bases[m.Name]
 	a.mu.Unlock()
-	if a.wanted = b; b != nil {
-		return b, nil
+	if a.wanted = b; b == nil {
+		return nil, &absent{m.Name}
+	}
+	return b, nil
+}
+
+// bring loads a model into device memory, unless it is there, and keeps it there
+// until release is called. The owner must not call it: it goes on with other work
+// meanwhile.
+func (a *Appliance) bring(ctx context.Context, name string) (release func(), err error) {
+	a.loading.Lock() // one at a time: two would take each other's room
+	defer a.loading.Unlock()
+	a.mu.Lock()
+	b := a.bases[name]
+	if b == nil {
+		a.arriving = name
+	} else {
+		b.claims++
+	}
+	a.mu.Unlock()
+	if b == nil {
+		if b, err = a.loadBase(ctx, name); b == nil {
+			b = &base{}
+		}
+		b.claims++
+		a.mu.Lock()
+		if a.arriving = ""; err == nil {
+			a.bases[name] = b
+		}
+		a.mu.Unlock()
+	}
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		b.claims--
+	}, err
+}
+
+// loadBase reads a model's weights, again after room was made if they don't fit.
+func (a *Appliance) loadBase(ctx context.Context, name string) (*base, error) {
+	m, err := a.model(name)
+	if err != nil {
+		return nil, err
 	}
 	src, err := a.folder(m.Files)
 	if err != nil {
@@ -37,17 +89,49 @@ func (a *Appliance) loadBase(name string) (*base, error) {
 		return nil, err
 	}
 	began := a.now()
-	e, err := a.eng.LoadBase(m.Name, x.Checkpoint, src, x.Tokenizer)
-	if err != nil {
+	for {
+		e, err := a.eng.LoadBase(m.Name, x.Checkpoint, untilDone{src, ctx}, x.Tokenizer)
+		if err == nil {
+			a.log.Info("model loaded", "model", m.Name, "bytes", e.Info().Bytes, "seconds", a.now().Sub(began).Seconds())
+			return &base{name: m.Name, eng: e, tok: x.Tokenizer}, nil
+		}
+		again := false
+		if noFit(err) {
+			if e := a.eng.Do(ctx, func() { again = a.makeRoom() }); e != nil {
+				return nil, e
+			}
+		}
+		if !again {
+			return nil, err
+		}
+		// What was made free comes back before the owner's next closure.
+		if err := a.eng.Do(ctx, func() {}); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// untilDone is a source that ends with its context.
+type untilDone struct {
+	hf.Source
+	ctx context.Context
+}
+
+func (s untilDone) Open(name string) (hf.ReaderAtSized, error) {
+	if err := s.ctx.Err(); err != nil {
 		return nil, err
 	}
-	a.log.Info("model loaded", "model", m.Name, "bytes", e.Info().Bytes, "seconds", a.now().Sub(began).Seconds())
-	b = &base{name: m.Name, eng: e, tok: x.Tokenizer}
-	a.wanted = b
+	return s.Source.Open(name)
+}
+
+// arrival says which model is being loaded, if any.
+func (a *Appliance) arrival() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.bases[m.Name] = b
-	return b, nil
+	if a.arriving == "" {
+		return ""
+	}
+	return "model " + a.arriving + " is being loaded"
 }
 
 // forgetBase gives a removed model's memory up.
@@ -85,7 +169,7 @@ func (a *Appliance) makeRoom() bool {
 		}
 	}
 	for _, b := range bases {
-		if b != a.wanted && b.users == a.baseSamplers(b) && a.dropBase(b) {
+		if b != a.wanted && !a.claimed(b) && b.users == a.baseSamplers(b) && a.dropBase(b) {
 			return true
 		}
 	}
@@ -95,6 +179,13 @@ func (a *Appliance) makeRoom() bool {
 		}
 	}
 	return false
+}
+
+// claimed says whether somebody is about to use a model.
+func (a *Appliance) claimed(b *base) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return b.claims > 0
 }
 
 // baseSamplers is how many idle samplers of the bare model hold it; they can be
@@ -134,7 +225,8 @@ func (a *Appliance) dropBase(b *base) bool {
 	return true
 }
 
-// onOwner runs fn on the owner, again after room was made if it didn't fit.
+// onOwner runs fn on the owner, again after room was made if it didn't fit, and
+// after the model that it needs has been brought in.
 func (a *Appliance) onOwner(ctx context.Context, fn func() error) error {
 	for {
 		var err error
@@ -145,6 +237,14 @@ func (a *Appliance) onOwner(ctx context.Context, fn func() error) error {
 			}
 		}); e != nil {
 			return e
+		}
+		var missing *absent
+		if errors.As(err, &missing) {
+			release, e := a.bring(ctx, missing.name)
+			defer release()
+			if err, again = e, e == nil; e != nil {
+				return err
+			}
 		}
 		if !again {
 			return err

@@ -137,7 +137,7 @@ func (a *Appliance) trainedScores(ctx context.Context, s *sampler, whole []int32
 	}
 	batch := Batch{Loss: "cross_entropy", Data: []Datum{{Tokens: whole[:n], Inputs: map[string]Tensor{"target_tokens": {I64: targets}, "weights": {F32: weights}}}}}
 	err = a.onOwner(ctx, func() error {
-		b, err := a.loadBase(s.rec.BaseModel)
+		b, err := a.loadedBase(s.rec.BaseModel)
 		if err != nil {
 			return err
 		}

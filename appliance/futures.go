@@ -100,6 +100,7 @@ type future struct {
 	expire  func()        // called when the result is forgotten; may be nil
 	told    func()        // called when the result is there; may be nil; must not block
 	sample  sampleState
+	batch   int64 // bytes of its training data; guarded by futures.mu
 
 	done     chan struct{}
 	settled  bool // guarded by futures.mu
@@ -123,6 +124,7 @@ type futures struct {
 	accepted uint64               // sample requests so far
 	prompts  int64                // bytes of the prompts of those that aren't done
 	pace     pace                 // of samples
+	batches  int64                // bytes of training data of requests that aren't done
 }
 
 func newFutures() *futures {
@@ -174,6 +176,7 @@ func (a *Appliance) finish(f *future) {
 	t.mu.Lock()
 	t.finished = append(t.finished, f)
 	f.settled = true
+	t.batches -= f.batch
 	if f.kind == KindSample {
 		a.endSampleLocked(f)
 	}

@@ -30,6 +30,8 @@ type order struct {
 	mu       sync.Mutex // guards what follows
 	waiting  queue
 	running  bool
+	bringing string // the model that the next request needs and waits for, empty for none
+	parked   int    // calls of next that came meanwhile
 	gaps     gaps
 	pace     pace  // of what was executed
 	executed int64 // the highest number begun
@@ -46,6 +48,9 @@ type waiter struct {
 	seq  int64
 	f    *future
 	task task
+
+	release func() // gives its hold on a model that was brought in for it up; may be nil
+	err     error  // why that model couldn't be
 }
 
 // newOrder is an empty order for a run.
@@ -59,6 +64,12 @@ const creation = -1
 // submit accepts a request or recognises a repeat. check runs only for a new one;
 // its error becomes the future's failure.
 func (o *order) submit(kind Kind, seq int64, sum digest, check func() error, t task) (Ticket, error) {
+	return o.submitBatch(0, kind, seq, sum, check, t)
+}
+
+// submitBatch is submit for a request that holds bytes of training data until it is
+// done. While too much waits a new request is refused without using its number.
+func (o *order) submitBatch(bytes int64, kind Kind, seq int64, sum digest, check func() error, t task) (Ticket, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if e, ok := o.seen[seq]; ok {
@@ -72,7 +83,11 @@ func (o *order) submit(kind Kind, seq int64, sum digest, check func() error, t t
 		return Ticket{}, Problemf(CodeConflict, "%s of %s: number %d comes after number %d was executed", kind, o.name, seq, o.executed).
 			WithHint("numbers of a run must rise")
 	}
+	if err := o.full(kind, seq, bytes); err != nil {
+		return Ticket{}, err
+	}
 	f := o.a.newFuture(kind, o.name, seq, sum, func() string { return o.reason(seq) })
+	o.a.holdBatch(f, bytes)
 	o.remember(seq, entry{sum, f.id})
 	ticket := Ticket{RequestID: f.id, ModelID: o.name}
 	defer o.goOn()
@@ -88,7 +103,7 @@ func (o *order) submit(kind Kind, seq int64, sum digest, check func() error, t t
 			return ticket, nil
 		}
 	}
-	heap.Push(&o.waiting, waiter{seq, f, t})
+	heap.Push(&o.waiting, waiter{seq: seq, f: f, task: t})
 	o.gaps.turns++
 	if err := o.lane.Submit(o.next); err != nil {
 		o.gaps.turns--
@@ -96,6 +111,52 @@ func (o *order) submit(kind Kind, seq int64, sum digest, check func() error, t t
 		o.a.settle(f, nil, err)
 	}
 	return ticket, nil
+}
+
+// Limits of what waits to be trained on; over one of them a client is told to slow
+// down. The SDK's clients send as fast as their scripts make requests.
+const (
+	openRequests = 1000      // requests of one run
+	openBatches  = 512 << 20 // bytes of the data of all runs' requests
+)
+
+// full refuses a request while too much waits, but never the one that its run
+// would execute next: so what waits always gets less. mu is held.
+func (o *order) full(kind Kind, seq, bytes int64) error {
+	if len(o.waiting) == 0 || o.blocked() && seq == o.gaps.through+1 {
+		return nil
+	}
+	if len(o.waiting) >= o.a.opt.OpenRequests {
+		return Problemf(CodeBusy, "%s of %s: %d requests of the run wait, as many as this server takes", kind, o.name, len(o.waiting)).WithHint("wait for some to finish")
+	}
+	t := o.a.futures
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if bytes > 0 && t.batches+bytes > o.a.opt.OpenBatches {
+		return Problemf(CodeBusy, "%s of %s: the requests that wait hold %d bytes of training data, and this server takes %d", kind, o.name, t.batches, o.a.opt.OpenBatches).
+			WithHint("wait for some to finish")
+	}
+	return nil
+}
+
+// holdBatch counts a request's training data until the request is done.
+func (a *Appliance) holdBatch(f *future, bytes int64) {
+	a.futures.mu.Lock()
+	defer a.futures.mu.Unlock()
+	f.batch = bytes
+	a.futures.batches += bytes
+}
+
+// batchBytes is what a batch holds in memory, about.
+func batchBytes(b engine.Batch) int64 {
+	n := int64(0)
+	for _, d := range b.Data {
+		n += 128 + 4*int64(len(d.Tokens))
+		for _, t := range d.Inputs {
+			n += 128 + 4*int64(len(t.F32)) + 8*int64(len(t.I64))
+		}
+	}
+	return n
 }
 
 // remember is called with mu held.
@@ -121,6 +182,11 @@ func (o *order) withdraw(seq int64) {
 // next executes the waiting request with the lowest number. Owner.
 func (o *order) next() {
 	o.mu.Lock()
+	if o.bringing != "" {
+		o.parked++
+		o.mu.Unlock()
+		return
+	}
 	o.gaps.turns--
 	if len(o.waiting) == 0 || o.blocked() {
 		o.goOn()
@@ -137,14 +203,25 @@ func (o *order) next() {
 
 	var result any
 	var err error
-	if broken != nil {
+	switch {
+	case broken != nil:
 		err = broken
-	} else {
+	case w.err != nil:
+		err = w.err
+	default:
 		result, err = o.run(w.task)
+	}
+	if w.release != nil {
+		w.release()
+	}
+	var missing *absent
+	if errors.As(err, &missing) {
+		o.bring(w, missing.name)
+		return
 	}
 	// Memory that was made free comes back between closures, so the request goes
 	// to the end of the lane; it is still the lowest number of its run.
-	again := noFit(err) && o.a.makeRoom()
+	again := w.err == nil && noFit(err) && o.a.makeRoom()
 	o.mu.Lock()
 	o.running = false
 	o.pace.add(o.a.now().Sub(began))
@@ -174,6 +251,38 @@ func (o *order) next() {
 		return
 	}
 	o.a.settle(w.f, result, err)
+}
+
+// bring puts a request back and has the model that it needs loaded beside the
+// owner's work; until it is there the run's other requests wait, too. Owner.
+func (o *order) bring(w waiter, name string) {
+	o.mu.Lock()
+	o.running, o.bringing, o.parked = false, name, 1
+	o.gaps.turns++
+	heap.Push(&o.waiting, w)
+	o.mu.Unlock()
+	go func() {
+		ctx, cancel := o.a.untilClosing()
+		defer cancel()
+		release, err := o.a.bring(ctx, name)
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.bringing = ""
+		for i := range o.waiting {
+			if o.waiting[i].seq == w.seq {
+				o.waiting[i].release, o.waiting[i].err = release, err
+			}
+		}
+		for range o.parked {
+			if err := o.lane.Submit(o.next); err != nil { // closed: nothing runs any more
+				o.gaps.turns--
+				o.withdraw(w.seq)
+				o.a.settle(w.f, nil, err)
+				release()
+				return
+			}
+		}
+	}()
 }
 
 // run keeps a panic of one request from ending the server.
@@ -230,7 +339,10 @@ func (o *order) reason(seq int64) string {
 	if o.blocked() {
 		missing = o.gaps.through + 1
 	}
-	if o.running && !started {
+	bringing := o.bringing
+	if bringing != "" {
+		started = false
+	} else if o.running && !started {
 		ahead++
 	}
 	o.mu.Unlock()
@@ -238,6 +350,8 @@ func (o *order) reason(seq int64) string {
 	switch {
 	case started:
 		return fmt.Sprintf("this request is being executed; %s", sharing(q))
+	case bringing != "":
+		return fmt.Sprintf("model %s, which the run needs, is brought to the device; %s", bringing, sharing(q))
 	case missing > 0:
 		return fmt.Sprintf("number %d of this run has not arrived; it is waited for up to %v", missing, o.a.opt.ParkFor)
 	case ahead > 0:

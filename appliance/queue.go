@@ -156,6 +156,8 @@ func (a *Appliance) sampleWaits(f *future) (state, reason string) {
 	q := a.eng.Queue()
 	device := fmt.Sprintf("%s being sampled, %s waiting; %s", count(q.SamplesActive, "sequence"), count(q.SamplesWaiting, "request"), trainingBeside(q))
 	switch {
+	case p == nil && a.arrival() != "":
+		return queueActive, a.arrival() + "; " + device
 	case p == nil:
 		return queueActive, "the sampler's weights are being brought to the device; " + device
 	case p.Started():

@@ -451,3 +451,47 @@ func TestTrainingWaits(t *testing.T) {
 	release()
 	result[ForwardBackwardResult](t, a, last, nil)
 }
+
+// TestTrainingBackpressure: while too much waits a request is refused as busy,
+// without using its number; the run's next is always taken, and repeats are.
+func TestTrainingBackpressure(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		opt  Options
+		word string
+	}{
+		{"count", Options{Context: 64, OpenRequests: 3}, "3 requests of the run wait"},
+		{"bytes", Options{Context: 64, OpenBatches: 3000}, "bytes of training data"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, session := ready(t, c.opt)
+			made, err := a.CreateModel(lora(session, 0))
+			run := result[CreateModelResult](t, a, made, err).ModelID
+			release := hold(t, a)
+			send := func(seq int64) (Ticket, error) {
+				return a.ForwardBackward(ForwardBackwardRequest{RunID: run, Seq: seq, Batch: lesson()})
+			}
+			var accepted []Ticket
+			var full error
+			for seq := int64(1); seq < 100 && full == nil; seq++ {
+				ticket, err := send(seq)
+				if full = err; err == nil {
+					accepted = append(accepted, ticket)
+				}
+			}
+			if n := len(accepted); n < 2 || n > 10 {
+				t.Fatalf("%d requests were accepted", n)
+			}
+			refused(t, full, CodeBusy, c.word)
+			if again, err := send(2); err != nil || again.RequestID != accepted[1].RequestID {
+				t.Errorf("a repeat while the queue is full: %v, %v", again, err)
+			}
+			release()
+			for _, ticket := range accepted {
+				result[ForwardBackwardResult](t, a, ticket, nil)
+			}
+			ticket, err := send(int64(len(accepted) + 1)) // the number wasn't used
+			result[ForwardBackwardResult](t, a, ticket, err)
+		})
+	}
+}

@@ -252,7 +252,7 @@ func (r *run) create(baseModel string, adapter store.Adapter, meta map[string]st
 
 // makeTrainer loads the base if need be and starts a trainer. Owner.
 func (r *run) makeTrainer(baseModel string, adapter store.Adapter) error {
-	b, err := r.a.loadBase(baseModel)
+	b, err := r.a.loadedBase(baseModel)
 	if err != nil {
 		return err
 	}

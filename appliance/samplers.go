@@ -319,7 +319,7 @@ func (a *Appliance) bringIn(s *sampler) error {
 	if done {
 		return nil
 	}
-	b, err := a.loadBase(s.rec.BaseModel)
+	b, err := a.loadedBase(s.rec.BaseModel)
 	if err != nil {
 		return err
 	}

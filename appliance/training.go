@@ -67,7 +67,7 @@ func (a *Appliance) ForwardBackward(req ForwardBackwardRequest) (Ticket, error) 
 		}
 		return nil
 	}
-	return r.submit(kind, req.Seq, h.sum(), check, func() (any, error) {
+	return r.submitBatch(batchBytes(req.Batch), kind, req.Seq, h.sum(), check, func() (any, error) {
 		t, err := r.training()
 		if err != nil {
 			return nil, err

@@ -43,7 +43,7 @@ var wirePage = []struct {
 	{"Training", "Numbers of a run rise; repeats are answered from the first. What is accepted is a future; its failure is an answer with a category.", [][3]string{
 		{"POST /create_model", "f→ a run: a LoRA of the modules asked for, or every parameter when `lora_config` is absent or its rank 0", "optimizers other than adamw"},
 		{"POST /get_info", "what the run is of", ""},
-		{"POST /forward_backward", "f→ log-probabilities and metrics; adds to the gradient unless forward only. Losses: cross_entropy (also several targets a position), importance_sampling, ppo, cispo, dro, gspo, and custom with a `loss_id`. Clip thresholds may be tensors", "stable_reinforce, images, audio: by name, category user; bodies over 64 MiB"},
+		{"POST /forward_backward", "f→ log-probabilities and metrics; adds to the gradient unless forward only. Losses: cross_entropy (also several targets a position), importance_sampling, ppo, cispo, dro, gspo, and custom with a `loss_id`. Clip thresholds may be tensors. 429 while 1,000 requests of the run wait or those of all runs hold 512 MiB of data", "stable_reinforce, images, audio: by name, category user; bodies over 64 MiB"},
 		{"POST /create_custom_loss", "f→ `loss_id` of a traced loss for the session's runs, at most 256; it ends with the session and the process. The graph is data, and its work is bounded", "graphs with operations that aren't done here, with the list of them; pass the plain function instead"},
 		{"POST /optim_step", "f→ AdamW; metrics `grad_norm`, `lr`, `step`", "other optimizers"},
 		{"POST /save_weights", "f→ a checkpoint with optimizer state", "a name that is taken, unless overwriting"},

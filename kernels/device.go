@@ -28,7 +28,8 @@ type Buffer interface {
 }
 
 // Device owns memory and runs programs. It is used by one goroutine at a time,
-// its owner; only Info may be called from others.
+// its owner; others may call Info at any time, and Alloc, Write and Free for
+// buffers that the owner does not know yet.
 type Device interface {
 	Info() Info
 	// Alloc gives zeroed memory. An error wraps ErrMemory and names bytes
@@ -46,9 +47,11 @@ type Device interface {
 	// within p.Capacity. slots has one buffer for each p.Slots, at least as
 	// large as the slot's type under dims; arena has at least p.ArenaBytes and
 	// may be shared by programs that do not run at the same time. After each
-	// step marked Yield the device calls yield (nil for none); an error from it
-	// ends the run and is returned as it is.
-	Run(p *ir.Program, dims ir.Dims, slots []Buffer, arena Buffer, yield func() error) error
+	// step marked Yield the device calls yield(true), and inside a long stretch
+	// it may call yield(false) at any time (nil for never); both may run other
+	// programs on the device. An error from it ends the run, possibly only after
+	// the step, and is returned as it is.
+	Run(p *ir.Program, dims ir.Dims, slots []Buffer, arena Buffer, yield func(between bool) error) error
 	// Supports reports whether the device has a kernel for op with weights of
 	// the given type.
 	Supports(op ir.Op, weights ir.DType) bool

@@ -155,6 +155,7 @@ type Stats struct {
 	MaxDecodeBatch  int   // most sequences in one batch
 	MaxDecodeMix    int   // most sets of weights in one batch
 	SampledTokens   int64
+	LongestHold     time.Duration // longest that other work kept the device without asking whether decoding is due
 	PrefillTokens   int64
 	TrainTokens     int64
 	OptimSteps      int64

@@ -30,8 +30,8 @@ type Base struct {
 	gone     bool
 }
 
-// LoadBase reads a checkpoint's weights into device memory. Owner. tok may be
-// nil: then stop strings are refused.
+// LoadBase reads a checkpoint's weights into device memory; tok may be nil: then
+// stop strings are refused. Any goroutine but the owner's: its work goes on.
 func (e *Engine) LoadBase(name string, ck *hf.Checkpoint, src hf.Source, tok *tokenizer.Tokenizer) (*Base, error) {
 	if err := arch.Resolve(ck, src); err != nil {
 		return nil, fmt.Errorf("load %s: %w", name, err)

@@ -289,13 +289,15 @@ func (t *Trainer) microBatch(part []Datum, batch Batch, spec loss.Spec, out *Out
 	}
 	var res headResult
 	left := body.stop
-	yield, done := watch(body.Program, out.began, func() error {
-		if left--; left == 0 {
-			if err := t.runHead(part, p, batch, &res); err != nil {
-				return err
+	yield, done := watch(body.Program, out.began, func(between bool) error {
+		if between {
+			if left--; left == 0 {
+				if err := t.runHead(part, p, batch, &res); err != nil {
+					return err
+				}
 			}
 		}
-		return e.yield()
+		return e.yield(between)
 	})
 	if err := e.train.run(body.Program, dims, t.lookup, yield); err != nil {
 		return err

@@ -61,6 +61,8 @@ type Engine struct {
 	decode     *workspace
 	lastDecode time.Duration // length of the last decoding step
 	idleSince  time.Time     // end of the last decoding step
+	free       time.Time     // when decoding could last have had the device
+	longest    time.Duration // that it could not
 }
 
 // New is an engine on dev. Run makes it work.
@@ -202,7 +204,9 @@ func (e *Engine) Run(ctx context.Context) error {
 		e.collect()
 		fn := e.next()
 		if fn != nil {
+			e.free = time.Now()
 			fn()
+			e.held()
 		}
 		if e.dec.due() {
 			e.dec.step()
@@ -230,15 +234,28 @@ func (e *Engine) shutdown() {
 	e.decode.free()
 }
 
-// yield is called by the device between layers of a training program: it takes
-// a decoding step when samples wait and decoding's share of the time is due.
-func (e *Engine) yield() error {
+// yield is called by the device between layers of a training program and inside
+// long ones: it takes a decoding step when samples wait and decoding's share of
+// the time is due.
+func (e *Engine) yield(bool) error {
+	e.held()
 	if !e.dec.due() {
 		return nil
 	}
 	pause := time.Duration(float64(e.lastDecode) * (1 - e.opt.DecodeShare) / e.opt.DecodeShare)
 	if time.Since(e.idleSince) >= pause {
 		e.dec.step()
+		e.free = time.Now()
 	}
 	return nil
+}
+
+// held notes how long other work has kept decoding from the device.
+func (e *Engine) held() {
+	now := time.Now()
+	if d := now.Sub(e.free); d > e.longest {
+		e.longest = d
+		e.count(func(s *Stats) { s.LongestHold = d })
+	}
+	e.free = now
 }

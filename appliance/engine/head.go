@@ -263,7 +263,7 @@ func (t *Trainer) runHead(part []Datum, p packed, batch Batch, out *headResult) 
 	row, datum := 0, 0
 	for _, chunk := range split(part, t.headLimit) {
 		if row > 0 {
-			if err := e.yield(); err != nil {
+			if err := e.yield(true); err != nil {
 				return err
 			}
 		}

@@ -34,13 +34,15 @@ func forwardYields(p *ir.Program) int {
 
 // watch is yield that also tells the passes of one run of a program, once done is
 // called.
-func watch(p *ir.Program, began time.Time, yield func() error) (watched func() error, done func() []Pass) {
+func watch(p *ir.Program, began time.Time, yield func(between bool) error) (watched func(between bool) error, done func() []Pass) {
 	at, turn, left := time.Now(), time.Time{}, forwardYields(p)
-	watched = func() error {
-		if left--; left == 0 {
-			turn = time.Now()
+	watched = func(between bool) error {
+		if between {
+			if left--; left == 0 {
+				turn = time.Now()
+			}
 		}
-		return yield()
+		return yield(between)
 	}
 	done = func() []Pass {
 		end := time.Now()

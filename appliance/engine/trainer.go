@@ -257,9 +257,9 @@ func (t *Trainer) Step(a AdamParams) (*StepResult, error) {
 	if err := e.train.setF32(optim.HyperInput, optim.Hyper(settings, int(t.step+1), settings.ClipFactor(norm))); err != nil {
 		return nil, err
 	}
-	// No yield inside: a step that has begun is carried through, so that no
-	// sampler and no save can see half of it.
-	if err := e.train.run(t.update, dims, t.lookup, nil); err != nil {
+	// Decoding may go on inside: samplers read copies, and whatever would read
+	// the parameters themselves has a turn of its own.
+	if err := e.train.run(t.update, dims, t.lookup, e.yield); err != nil {
 		return nil, err
 	}
 	t.step++
@@ -323,7 +323,7 @@ func (t *Trainer) Read(name string, offset int64, dst []byte) error {
 	if err := t.b.e.dev.Read(dst, buf, offset); err != nil {
 		return err
 	}
-	return t.b.e.yield()
+	return t.b.e.yield(true)
 }
 
 // Load sets the run to a stored state: every tensor of Tensors(optimizer), the

@@ -125,7 +125,7 @@ func (e *Engine) fill(buf kernels.Buffer, info TensorInfo, open func(TensorInfo)
 		if err := e.dev.Write(buf, at, part); err != nil {
 			return err
 		}
-		if err := e.yield(); err != nil {
+		if err := e.yield(true); err != nil {
 			return err
 		}
 	}

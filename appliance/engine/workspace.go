@@ -111,7 +111,7 @@ func floatBytes(v []float32) []byte {
 
 // run binds p's slots — inputs and outputs from the workspace, everything else
 // from resolve — and runs it.
-func (w *workspace) run(p *ir.Program, dims ir.Dims, resolve func(ir.Slot) kernels.Buffer, yield func() error) error {
+func (w *workspace) run(p *ir.Program, dims ir.Dims, resolve func(ir.Slot) kernels.Buffer, yield func(between bool) error) error {
 	if err := w.reserve(p.ArenaBytes); err != nil {
 		return err
 	}

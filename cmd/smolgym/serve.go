@@ -48,6 +48,7 @@ interrupted. Everything a user could lose is in one file, DATA/smolgym.db.`,
 	fl.StringVar(&f.memory, "memory", "", "device memory to use, such as 8GiB (default: what is free)")
 	fl.IntVar(&f.opt.Threads, "threads", 0, "CPU threads (0: all processors; never changes a result)")
 	fl.StringVar(&f.opt.Level, "cpu-level", "auto", "auto, avx512, avx2 or portable (never changes a result)")
+	fl.Float64Var(&f.opt.DecodeShare, "decode-share", 0.5, "share of the device's time that sampling gets while training waits too")
 	fl.BoolVar(&f.opt.ParallelChunks, "parallel-chunks", false, "let clients send the parts of one batch at once; a part waits 10 s for those before it")
 	fl.BoolVar(&f.api.PlainKeys, "plain-keys", false, "let clients send their key with every request instead of a token that expires (they can't say whoami then)")
 	fl.BoolVar(&f.api.ClientLosses, "client-losses", false, "leave losses that the SDK traces to the script instead of running them here")
@@ -106,6 +107,9 @@ func (f *serveFlags) run(ctx context.Context, out io.Writer) error {
 	}
 	if (f.tlsCert == "") != (f.tlsKey == "") {
 		return usagef("--tls-cert and --tls-key come together")
+	}
+	if s := f.opt.DecodeShare; !(s > 0 && s < 1) {
+		return usagef("--decode-share %v: give a number above 0 and below 1, such as 0.5", s)
 	}
 	if f.memory != "" {
 		if f.opt.Memory, err = parseBytes(f.memory); err != nil {

@@ -38,6 +38,8 @@ type Device struct {
 	capacity int64        // bytes this device may give out
 	used     atomic.Int64 // bytes given out; Info reads it from other goroutines
 	programs programCache
+	depth    int          // runs that have stopped to let others in; the owner's
+	inner    []*C.context // of runs inside them
 }
 
 var _ kernels.Device = (*Device)(nil)
@@ -187,6 +189,10 @@ func (d *Device) Supports(op ir.Op, weights ir.DType) bool {
 
 // Close frees the device's scratch memory; buffers stay until they are freed.
 func (d *Device) Close() error {
+	for _, ctx := range d.inner {
+		C.cpu_close(ctx)
+	}
+	d.inner = nil
 	if d.ctx != nil {
 		C.cpu_close(d.ctx)
 		d.ctx = nil

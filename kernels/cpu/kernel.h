@@ -25,8 +25,11 @@ INLINE int64_t grain(double cost) {
 	return n < 1 ? 1 : (int64_t)n;
 }
 
+// run_split hands the items out; a long op stops between items to let others in.
+void run_split(context *ctx, int64_t n, int64_t chunk, double cost, pool_task task, const void *arg);
+
 INLINE void split(const call *c, int64_t n, double cost, pool_task task, const void *arg) {
-	pool_run(c->ctx->threads, n, grain(cost), task, arg);
+	run_split(c->ctx, n, grain(cost), cost, task, arg);
 }
 
 // shared_memory is scratch that the whole op shares; it lives until the next op. Null if there is none left.

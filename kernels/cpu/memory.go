@@ -104,17 +104,19 @@ func (d *Device) Alloc(size int64) (kernels.Buffer, error) {
 		return nil, fmt.Errorf("allocate on cpu: %d bytes needed: %w", size, kernels.ErrMemory)
 	}
 	rounded := max((size+pageSize-1)/pageSize*pageSize, pageSize)
-	if free := d.free(); rounded > free {
-		return nil, fmt.Errorf("allocate on cpu: %d bytes needed, %d free: %w", size, max(free, 0), kernels.ErrMemory)
+	// Taken before it is looked whether it fits, since others allocate at the same time.
+	if d.used.Add(rounded); d.used.Load() > d.capacity || rounded > systemFree() {
+		d.used.Add(-rounded)
+		return nil, fmt.Errorf("allocate on cpu: %d bytes needed, %d free: %w", size, max(d.free(), 0), kernels.ErrMemory)
 	}
 	mem, err := syscall.Mmap(-1, 0, int(rounded), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	if err != nil {
+		d.used.Add(-rounded)
 		return nil, fmt.Errorf("allocate on cpu: %d bytes needed, %d free: %w: %w", size, d.free(), kernels.ErrMemory, err)
 	}
 	if rounded >= hugeFrom {
 		_ = syscall.Madvise(mem, 14 /* MADV_HUGEPAGE */) // only a wish
 	}
-	d.used.Add(rounded)
 	return &buffer{dev: d, mem: mem, size: size}, nil
 }
 

@@ -26,7 +26,7 @@ static _Atomic uint32_t caller_asleep;
 static struct {
 	pool_task task;
 	const void *arg;
-	int64_t n, chunk;
+	int64_t from, to, chunk;
 } job;
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER; // held for a whole job: one at a time
@@ -54,8 +54,8 @@ static void drain(int who) {
 			return;
 		if (!atomic_compare_exchange_weak(&ticket, &t, t + 1))
 			continue;
-		int64_t begin = next * job.chunk, end = begin + job.chunk;
-		job.task(job.arg, begin, end < job.n ? end : job.n, who);
+		int64_t begin = job.from + next * job.chunk, end = begin + job.chunk;
+		job.task(job.arg, begin, end < job.to ? end : job.to, who);
 		if (atomic_fetch_add(&done, 1) + 1 == chunks && atomic_load(&caller_asleep))
 			futex(&done, FUTEX_WAKE, 1);
 	}
@@ -98,7 +98,8 @@ static void start(int n) {
 	pthread_sigmask(SIG_SETMASK, &old, 0);
 }
 
-void pool_run(int threads, int64_t n, int64_t chunk, pool_task task, const void *arg) {
+void pool_run(int threads, int64_t from, int64_t to, int64_t chunk, pool_task task, const void *arg) {
+	int64_t n = to - from;
 	if (n <= 0)
 		return;
 	if (chunk < 1)
@@ -106,7 +107,7 @@ void pool_run(int threads, int64_t n, int64_t chunk, pool_task task, const void 
 	if (threads > MAX_WORKERS + 1)
 		threads = MAX_WORKERS + 1;
 	if (threads <= 1 || n <= chunk) {
-		task(arg, 0, n, 0);
+		task(arg, from, to, 0);
 		return;
 	}
 	int64_t least = (n + MAX_CHUNKS - 1) / MAX_CHUNKS;
@@ -117,7 +118,7 @@ void pool_run(int threads, int64_t n, int64_t chunk, pool_task task, const void 
 	pthread_mutex_lock(&mu);
 	if (workers < threads - 1)
 		start(threads - 1);
-	job.task = task, job.arg = arg, job.n = n, job.chunk = chunk;
+	job.task = task, job.arg = arg, job.from = from, job.to = to, job.chunk = chunk;
 	atomic_store(&done, 0);
 	uint64_t number = ++jobs & 0xffffff;
 	atomic_store(&ticket, number << 40 | (uint64_t)(threads - 1) << 32 | chunks << 16);

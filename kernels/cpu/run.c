@@ -1,9 +1,11 @@
 //go:build linux && cgo
 
 // Runs a program's steps at the level that was chosen when the device opened.
+#define _GNU_SOURCE
 #include "kernel.h"
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -104,9 +106,41 @@ static void resolve(call *c, context *ctx, const step *s, const binding *b) {
 		c->d[i] = s->dims[i].n * b->syms[s->dims[i].sym];
 }
 
-int32_t cpu_run(context *ctx, const step *steps, int32_t n, int32_t from, int stop, const int64_t *syms, void *const *slots, char *arena, failure *f) {
+enum { PAUSE_NS = 4000000 };
+
+extern int cpuPause(uintptr_t); // in run.go
+
+static int64_t now(void) {
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void pause_if_due(context *ctx) {
+	if (!ctx->pause || now() - ctx->since < PAUSE_NS)
+		return;
+	if (cpuPause(ctx->pause))
+		ctx->stopped = 1, ctx->pause = 0;
+	ctx->since = now();
+}
+
+void run_split(context *ctx, int64_t n, int64_t chunk, double cost, pool_task task, const void *arg) {
+	int64_t slice = n;
+	if (ctx->pause && cost * (double)n > (double)PAUSE_NS * ctx->threads) {
+		slice = (int64_t)((double)PAUSE_NS * ctx->threads / cost);
+		slice = slice < chunk * ctx->threads ? chunk * ctx->threads : slice / chunk * chunk;
+	}
+	for (int64_t from = 0; from < n; from += slice) {
+		if (from)
+			pause_if_due(ctx);
+		pool_run(ctx->threads, from, n - from < slice ? n : from + slice, chunk, task, arg);
+	}
+}
+
+int32_t cpu_run(context *ctx, const step *steps, int32_t n, int32_t from, uintptr_t pause, const int64_t *syms, void *const *slots, char *arena, failure *f) {
 	binding b = {syms, slots, arena};
 	call c;
+	ctx->pause = pause, ctx->stopped = 0, ctx->since = now();
 	for (int32_t i = from; i < n; i++) {
 		resolve(&c, ctx, &steps[i], &b);
 		int code = levels[ctx->level].kernels[steps[i].kernel](&c);
@@ -114,7 +148,10 @@ int32_t cpu_run(context *ctx, const step *steps, int32_t n, int32_t from, int st
 			*f = (failure){.code = code, .step = i};
 			return -1;
 		}
-		if (stop && steps[i].yield)
+		if ((pause && steps[i].yield) || ctx->stopped)
+			return i + 1;
+		pause_if_due(ctx);
+		if (ctx->stopped)
 			return i + 1;
 	}
 	return n;

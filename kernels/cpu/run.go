@@ -10,6 +10,7 @@ import "C"
 import (
 	"fmt"
 	"runtime"
+	"runtime/cgo"
 	"unsafe"
 
 	"smolgym/kernels"
@@ -24,7 +25,7 @@ type binding struct {
 
 // Run executes the program; see kernels.Device. Every integer input is checked
 // before the first step, so a refused batch has changed nothing.
-func (d *Device) Run(p *ir.Program, dims ir.Dims, slots []kernels.Buffer, arena kernels.Buffer, yield func() error) error {
+func (d *Device) Run(p *ir.Program, dims ir.Dims, slots []kernels.Buffer, arena kernels.Buffer, yield func(between bool) error) error {
 	if d.ctx == nil {
 		return fmt.Errorf("run %s: %w: the device is closed", p.Graph.Name, kernels.ErrInput)
 	}
@@ -40,6 +41,45 @@ func (d *Device) Run(p *ir.Program, dims ir.Dims, slots []kernels.Buffer, arena 
 		return nil
 	}
 	return d.execute(e, &b, yield)
+}
+
+// pause is a run that stops to let others in.
+type pause struct {
+	dev   *Device
+	yield func(between bool) error
+	err   error
+}
+
+// call lets others in; what they run has a context of its own, since an op may be
+// half done in this one.
+func (p *pause) call(between bool) bool {
+	p.dev.depth++
+	p.err = p.yield(between)
+	p.dev.depth--
+	return p.err != nil
+}
+
+//export cpuPause
+func cpuPause(handle C.uintptr_t) C.int {
+	if cgo.Handle(handle).Value().(*pause).call(false) {
+		return 1
+	}
+	return 0
+}
+
+// context is that of the run which is beginning.
+func (d *Device) context() (*C.context, error) {
+	if d.depth == 0 {
+		return d.ctx, nil
+	}
+	for len(d.inner) < d.depth {
+		ctx := C.cpu_open(d.ctx.threads, d.ctx.level)
+		if ctx == nil {
+			return nil, fmt.Errorf("%w: no scratch memory for a run inside another", kernels.ErrMemory)
+		}
+		d.inner = append(d.inner, ctx)
+	}
+	return d.inner[d.depth-1], nil
 }
 
 func (d *Device) bind(e *compiled, b *binding, dims ir.Dims, slots []kernels.Buffer, arena kernels.Buffer) error {
@@ -77,25 +117,29 @@ func (d *Device) bind(e *compiled, b *binding, dims ir.Dims, slots []kernels.Buf
 	return nil
 }
 
-func (d *Device) execute(e *compiled, b *binding, yield func() error) error {
+func (d *Device) execute(e *compiled, b *binding, yield func(between bool) error) error {
 	steps, n := &e.steps[0], C.int32_t(len(e.steps))
 	slots := (*unsafe.Pointer)(unsafe.Pointer(unsafe.SliceData(e.slots)))
 	if f := C.cpu_check(steps, n, &b.syms[0], slots, b.arena); f.code != C.OK {
 		return failed(e, f)
 	}
-	stop := C.int(0)
+	ctx, err := d.context()
+	if err != nil {
+		return err
+	}
+	p, handle := &pause{dev: d, yield: yield}, C.uintptr_t(0)
 	if yield != nil {
-		stop = 1
+		h := cgo.NewHandle(p)
+		defer h.Delete()
+		handle = C.uintptr_t(h)
 	}
 	for at := C.int32_t(0); at < n; {
 		var f C.failure
-		if at = C.cpu_run(d.ctx, steps, n, at, stop, &b.syms[0], slots, b.arena, &f); at < 0 {
+		if at = C.cpu_run(ctx, steps, n, at, handle, &b.syms[0], slots, b.arena, &f); at < 0 {
 			return failed(e, f)
 		}
-		if yield != nil && e.steps[at-1].yield != 0 {
-			if err := yield(); err != nil {
-				return err
-			}
+		if p.err != nil || yield != nil && e.steps[at-1].yield != 0 && p.call(true) {
+			return p.err
 		}
 	}
 	runtime.KeepAlive(e)

@@ -53,6 +53,12 @@ typedef struct {
 	char *scratch;         // threads * SCRATCH_BYTES, 64-byte aligned
 	char *shared;          // grown as needed, for what an op computes before it splits
 	int64_t shared_bytes;
+
+	// While a run may stop to let others in: whom to ask, and since when it has
+	// not. What they run on this device has another context.
+	uintptr_t pause; // 0: it may not
+	int64_t since;   // nanoseconds
+	int stopped;     // they want the run to end
 } context;
 
 enum { SCRATCH_BYTES = 1 << 20 };
@@ -72,10 +78,11 @@ enum { OK, BAD_ID, BAD_OFFSET, BAD_LAST_OFFSET, BAD_START, BAD_PAGE, BAD_SLOT, B
 // cpu_check validates every integer operand of the program; nothing has run yet.
 failure cpu_check(const step *steps, int32_t n, const int64_t *syms, void *const *slots, char *arena);
 
-// cpu_run executes steps from `from` up to the end, or up to and including the
-// next yield point if stop is set; it gives the index of the next step, or -1
-// with f filled.
-int32_t cpu_run(context *c, const step *steps, int32_t n, int32_t from, int stop, const int64_t *syms, void *const *slots, char *arena, failure *f);
+// cpu_run executes steps from `from` up to the end, or if pause is not 0 up to and
+// including the next yield point, or to where it was stopped; then it also calls
+// cpuPause(pause) whenever a few milliseconds have passed. It gives the index of
+// the next step, or -1 with f filled.
+int32_t cpu_run(context *c, const step *steps, int32_t n, int32_t from, uintptr_t pause, const int64_t *syms, void *const *slots, char *arena, failure *f);
 
 enum { LEVEL_PORTABLE, LEVEL_AVX2, LEVEL_AVX512, LEVEL_COUNT };
 

@@ -64,6 +64,14 @@ func TestRefusals(t *testing.T) {
 	t.Run("reference", func(t *testing.T) { kerneltest.Refusals(t, oracle, oracle) })
 }
 
+func TestPauses(t *testing.T) {
+	everyLevel(t, func(t *testing.T, level string) {
+		for _, threads := range []int{1, 2} {
+			kerneltest.Pauses(t, oracle, open(t, level, threads))
+		}
+	})
+}
+
 // Devices share one pool of threads: used at the same moment they must not disturb each other.
 func TestDevicesTogether(t *testing.T) {
 	cs, err := kerneltest.Cases(oracle, ir.OpLinear)

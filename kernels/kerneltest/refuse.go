@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -130,7 +131,10 @@ func yields(t *testing.T, dev kernels.Device, p *ir.Program, d ir.Dims, slots []
 		long.Steps = append(long.Steps, s)
 	}
 	calls, stop := 0, errors.New("stop")
-	count := func() error {
+	count := func(between bool) error {
+		if !between {
+			return nil
+		}
 		if calls++; calls == 5 {
 			return stop
 		}
@@ -144,5 +148,49 @@ func yields(t *testing.T, dev kernels.Device, p *ir.Program, d ir.Dims, slots []
 	}
 	if err := dev.Run(&long, d, slots, nil, nil); err != nil {
 		t.Errorf("run without yield: %v", err)
+	}
+}
+
+// Pauses checks that a program may be run while another is inside a step: both
+// have the bits they have alone, and an error of yield ends the run.
+func Pauses(t *testing.T, oracle, dev kernels.Device) {
+	cs, err := Cases(oracle, ir.OpLinear)
+	if err != nil {
+		t.Fatal(err)
+	}
+	small := cs[len(cs)-1]
+	want, err := Exec(dev, small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Long enough to be stopped in: several times 4 ms on any processor.
+	m := &maker{rand.New(rand.NewPCG(1, 2)), oracle}
+	d := ir.Dims{T: 512}
+	long := Case{Op: ir.OpLinear, Dims: d, In: []Operand{m.floats(d, tokens, ir.Const(1024)), m.floats(d, ir.Const(2048), ir.Const(1024))}}
+	alone, err := Exec(dev, long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := 0
+	got, err := ExecYielding(dev, long, func(between bool) error {
+		if between {
+			return nil
+		}
+		inside++
+		y, err := Exec(dev, small)
+		if err == nil {
+			err = sameAll(y[0], want[0])
+		}
+		return err
+	})
+	if err == nil {
+		err = sameAll(got[0], alone[0])
+	}
+	if err != nil || inside == 0 {
+		t.Errorf("%d runs inside a long step: %v", inside, err)
+	}
+	stop := errors.New("stop")
+	if _, err := ExecYielding(dev, long, func(bool) error { return stop }); err != stop {
+		t.Errorf("error of yield inside a step came back as %v", err)
 	}
 }

@@ -68,7 +68,10 @@ func (c Case) Program() (*ir.Program, error) {
 }
 
 // Exec runs the case on a device and gives its outputs.
-func Exec(dev kernels.Device, c Case) ([][]float32, error) {
+func Exec(dev kernels.Device, c Case) ([][]float32, error) { return ExecYielding(dev, c, nil) }
+
+// ExecYielding is Exec that lets others in.
+func ExecYielding(dev kernels.Device, c Case, yield func(between bool) error) ([][]float32, error) {
 	p, err := c.Program()
 	if err != nil {
 		return nil, err
@@ -101,7 +104,7 @@ func Exec(dev kernels.Device, c Case) ([][]float32, error) {
 			}
 		}
 	}
-	if err := dev.Run(p, c.Dims, slots, nil, nil); err != nil {
+	if err := dev.Run(p, c.Dims, slots, nil, yield); err != nil {
 		return nil, err
 	}
 	var outs [][]float32

@@ -61,12 +61,12 @@ func (d *Device) Alloc(bytes int64) (kernels.Buffer, error) {
 	if bytes < 0 {
 		return nil, fmt.Errorf("allocate %d bytes: %w: negative size", bytes, kernels.ErrInput)
 	}
-	if free := d.limit - d.used.Load(); d.limit > 0 && bytes > free {
+	if free := d.limit - d.used.Add(bytes) + bytes; d.limit > 0 && bytes > free {
+		d.used.Add(-bytes)
 		return nil, fmt.Errorf("allocate on reference device: %d bytes needed, %d free: %w", bytes, free, kernels.ErrMemory)
 	}
 	raw := make([]byte, bytes+alignment)
 	skip := -uintptr(unsafe.Pointer(&raw[0])) % alignment
-	d.used.Add(bytes)
 	return &buffer{dev: d, mem: raw[skip : skip+uintptr(bytes) : skip+uintptr(bytes)]}, nil
 }
 
@@ -147,7 +147,7 @@ func (d *Device) Close() error { return nil }
 
 // Run executes the program's steps in order, after checking every integer
 // input, so that a refused batch has changed nothing.
-func (d *Device) Run(p *ir.Program, dims ir.Dims, slots []kernels.Buffer, arena kernels.Buffer, yield func() error) error {
+func (d *Device) Run(p *ir.Program, dims ir.Dims, slots []kernels.Buffer, arena kernels.Buffer, yield func(between bool) error) error {
 	calls, err := d.bind(p, dims, slots, arena)
 	if err != nil {
 		return fmt.Errorf("run %s: %w", p.Graph.Name, err)
@@ -160,7 +160,7 @@ func (d *Device) Run(p *ir.Program, dims ir.Dims, slots []kernels.Buffer, arena 
 	for i, c := range calls {
 		d.table[c.op](c)
 		if p.Steps[i].Yield && yield != nil {
-			if err := yield(); err != nil {
+			if err := yield(true); err != nil {
 				return err
 			}
 		}
