@@ -3,7 +3,7 @@
     make build torch-env
     ~/.cache/smolgym/torch-venv/bin/python testdata/sdk/check_gguf.py
 
-Three steps of LoRA on a llama, a qwen2 (tied head) and a qwen3 (no tied head), each exported in f32, f16, bf16 and q8_0. What
+Five steps of LoRA on a llama, a qwen2 (tied head) and a qwen3 (no tied head), each exported in f32, f16, bf16 and q8_0. What
 transformers computes from the file must be what the server computes from the same file, imported again, to 1e-4; in f32 also
 what the checkpoint itself says. Prints a line a case and exits 1 when one differs by more.
 """
