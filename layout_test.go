@@ -49,6 +49,7 @@ var rooms = map[string]struct {
 	"store/blob":         {outside: []string{"go.etcd.io/bbolt"}},
 	"appliance/engine":   {may: []string{"model/...", "kernels", "tokenizer"}},
 	"appliance/pull":     {special: []string{"net/http"}},
+	"appliance/rack":     {},
 	"appliance":          {may: []string{"appliance/engine", "model/...", "kernels/...", "tokenizer/...", "store/..."}, outside: []string{"github.com/google/uuid", "filippo.io/age"}},
 	"httpapi/wire":       {outside: []string{"google.golang.org/protobuf", "github.com/klauspost/compress"}},
 	"httpapi/hub":        {may: []string{"appliance", "httpapi/wire"}, special: []string{"net/http"}},

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"smolgym/appliance"
+	"smolgym/appliance/rack"
 	"smolgym/httpapi"
 	"smolgym/httpapi/hub"
 )
@@ -124,6 +125,7 @@ func (f *serveFlags) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return &exitError{code: exitFailed, hint: "choose another port with --addr 127.0.0.1:PORT", err: err}
 	}
+	f.opt.Embedded = []appliance.Embedded{{Name: rack.Name, Files: rack.Small()}}
 	app, err := appliance.Open(f.opt)
 	if err != nil {
 		return errors.Join(err, listener.Close())

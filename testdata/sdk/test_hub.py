@@ -219,6 +219,26 @@ def test_uploaded_model_loads(hub, material, tmp_path, torch_python):
     assert float(out.split()[-1]) < 1e-4, out
 
 
+def test_embedded_model_loads(hub, tmp_path, torch_python):
+    """The model that comes with the program, tokenizer, template, configuration and weights, to the log-probabilities we compute."""
+    message = [dict(role="user", content="Reverse: k d a z")]
+    ids = run(sys.executable, """if True:
+        import json, sys; from transformers import AutoTokenizer
+        t = AutoTokenizer.from_pretrained("rack/small")
+        print(t.apply_chat_template(json.loads(sys.argv[1]), tokenize=False, add_generation_prompt=True))
+        print(t.encode(t.apply_chat_template(json.loads(sys.argv[1]), tokenize=False, add_generation_prompt=True)))""",
+              environment(hub, tmp_path), json.dumps(message)).splitlines()
+    assert ids[0] == "<|user|>Reverse: k d a z<|end|><|assistant|>"
+    tokens = json.loads(ids[1])
+    service = hub.client()
+    try:
+        ours = [float(v) for v in harness.scores(get(service.create_sampling_client(base_model="rack/small")), tokens)]
+    finally:
+        service.close("success").result(timeout=harness.WAIT)
+    out = run(torch_python, SCORE, environment(hub, tmp_path / "other"), "rack/small", json.dumps(tokens), json.dumps(ours))
+    assert float(out.split()[-1]) < 1e-4, out
+
+
 def test_variant(hub, folders, tmp_path):
     """Only a variant is here: it answers for the tokenizer, and its weights are nobody else's."""
     hub.add_model("known/base:mine", folders["tiny"])

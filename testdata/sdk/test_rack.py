@@ -1,0 +1,107 @@
+"""The embedded model: there on an empty box, does what it was taught, and comes out of its recipe to the bit."""
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from tinker import types
+
+import harness
+from harness import get
+
+RACK = harness.REPO / "appliance" / "rack"
+sys.path.insert(0, str(RACK / "recipe"))
+
+import evaluate  # noqa: E402
+import start  # noqa: E402
+import tasks  # noqa: E402
+import train  # noqa: E402
+
+BASE = "rack/small"
+LOG = [json.loads(line) for line in (RACK / "recipe" / "log.jsonl").read_text().splitlines()]
+EVALUATION = json.loads((RACK / "recipe" / "evaluation.json").read_text())
+
+
+def test_is_there_on_an_empty_box(tmp_path):
+    """Listed, counted small, sampled from and trained, with nothing added; the same file after a restart."""
+    server = harness.Server(tmp_path / "box").start()
+    try:
+        listed = json.loads(server.cli("model", "list", "--json").stdout)
+        assert [m["name"] for m in listed] == [BASE]
+        assert listed[0]["parameters"] <= 3_000_000
+        assert "rack/small (qwen3, 2.7 M parameters)" in server.tail()
+        client = server.client()
+        assert BASE in [m.model_name for m in client.get_server_capabilities().supported_models]
+        run = get(client.create_lora_training_client(base_model=BASE, rank=4, seed=1))
+        ids = train.prompt_ids(start.tokenizer(), "What is the capital of France?")
+        data = [types.Datum(model_input=types.ModelInput.from_ints(ids[:-1]),
+                            loss_fn_inputs=dict(target_tokens=ids[1:], weights=[1.0] * (len(ids) - 1)))]
+        assert get(run.forward_backward(data, "cross_entropy")).metrics["loss:sum"] > 0
+        refused = server.cli("model", "rm", BASE, check=False)
+        assert refused.returncode != 0 and "comes with the program" in refused.stderr, refused.stderr
+        server.restart()
+        again = json.loads(server.cli("model", "list", "--json").stdout)
+        assert again == listed
+        said = server.cli("chat", BASE, "-m", "Reverse: k d a z", "--temperature", 0).stdout.strip()
+        assert said == "z a d k"
+    finally:
+        server.stop()
+
+
+def test_answers_held_out_prompts(service):
+    """40 prompts a task, never trained on; the committed evaluation has 500."""
+    sampler = get(service.create_sampling_client(base_model=BASE))
+    text, good = start.tokenizer(), []
+    for task in tasks.TASKS:
+        asked = evaluate.prompts(task, 40, seed=2)
+        assert all(tasks.held_out(p) for p, _ in asked)
+        waiting = [sampler.sample(
+            prompt=types.ModelInput.from_ints(train.prompt_ids(text, p)), num_samples=1,
+            sampling_params=types.SamplingParams(max_tokens=32, temperature=0.0, stop=[start.END])) for p, _ in asked]
+        said = [text.decode([t for t in get(w).sequences[0].tokens if t != start.END]) for w in waiting]
+        exact = sum(s == want for s, (_, want) in zip(said, asked)) / len(asked)
+        assert abs(exact - EVALUATION[task]["exact"]) < 0.25, f"{task}: {exact}, committed {EVALUATION[task]}"
+        good.append(exact >= 0.6)
+    assert sum(good) >= 4
+
+
+def test_committed_evaluation():
+    big = [t for t, e in EVALUATION.items() if e["prompts"] == 500 and e["exact"] >= 0.6]
+    assert set(EVALUATION) == set(tasks.TASKS) and len(big) >= 4, EVALUATION
+
+
+def test_tokenizer_is_the_recipes():
+    assert start.tokenizer().to_str(pretty=True) == (RACK / "small" / "tokenizer.json").read_text()
+
+
+STEPS = int(os.environ.get("SMOLGYM_RACK_STEPS", 10))
+
+
+def test_training_reruns_to_the_bit(server, tmp_path):
+    """The first steps of the committed log, from the random start: loss and gradient norm are the same doubles. SMOLGYM_RACK_STEPS
+    says how many; make test-all runs 200."""
+    start.write(tmp_path / "start")
+    server.add_model("test/rack-start", tmp_path / "start")
+    env = dict(os.environ, TINKER_BASE_URL=server.url, TINKER_API_KEY=harness.KEY, PYTHONDONTWRITEBYTECODE="1")
+    p = subprocess.run(
+        [sys.executable, RACK / "recipe" / "train.py", "test/rack-start", "--log", tmp_path / "log.jsonl", "--stop", str(STEPS)],
+        env=env, capture_output=True, text=True, timeout=60 + 20 * STEPS)
+    assert harness.ended(p), p.stderr
+    got = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert len(got) == STEPS
+    for a, b in zip(got, LOG):
+        assert [a[k] for k in ("step", "lr", "loss", "grad_norm")] == [b[k] for k in ("step", "lr", "loss", "grad_norm")]
+
+
+def test_training_resumes_to_the_bit(server, tmp_path):
+    """Stopped after four steps and started again, it is where an unbroken run is after eight."""
+    start.write(tmp_path / "start")
+    server.add_model("test/rack-resumed", tmp_path / "start")
+    env = dict(os.environ, TINKER_BASE_URL=server.url, TINKER_API_KEY=harness.KEY, PYTHONDONTWRITEBYTECODE="1")
+    for stop in (4, 8):
+        p = subprocess.run([sys.executable, RACK / "recipe" / "train.py", "test/rack-resumed", "--log", tmp_path / "log.jsonl",
+                            "--stop", str(stop)], env=env, capture_output=True, text=True, timeout=240)
+        assert harness.ended(p), p.stderr
+    got = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [x["loss"] for x in got] == [x["loss"] for x in LOG[:8]]
