@@ -7,13 +7,19 @@ VENV := .venv
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all test-go test-sdk lint race fuzz bench bench-import torch-env check-export check-onnx clean size deps
+.PHONY: $(shell sed -nE 's/^([a-z-]+):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 build: ## build bin/smolgym
 	$(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN) ./cmd/smolgym
+
+demo: ## build, serve, and watch a model learn (SEED=0); leaves no process
+	@bash gym/demo.sh
+
+demo-seeds: ## the demo on five seeds, as a table
+	gym/seeds.sh
 
 test: build lint $(VENV)/ready ## every check that holds the product: Go tests, then the official SDK against the built binary
 	@$(PYTHON) .ci/tally.py go sdk
@@ -36,6 +42,10 @@ test-all: test check-export check-onnx ## test, and what takes longer: other SDK
 	SMOLGYM_BIN=$(CURDIR)/$(BIN) sh testdata/sdk/versions.sh
 	SMOLGYM_BIN=$(CURDIR)/$(BIN) bash testdata/hub/versions.sh
 	SMOLGYM_BIN=$(CURDIR)/$(BIN) bash testdata/cookbook/run.sh
+	$(MAKE) rack-rerun demo-seeds
+
+rack-rerun: build $(VENV)/ready ## the first 200 steps of rack/small's training, compared with the committed log to the bit
+	SMOLGYM_RACK_STEPS=200 $(VENV)/bin/python -m pytest -q testdata/sdk/test_rack.py -k reruns
 
 check-export: build torch-env ## exports of trained checkpoints, judged by transformers and peft, GGUF files too
 	"$${SMOLGYM_TORCH_VENV:-$$HOME/.cache/smolgym/torch-venv}/bin/python" testdata/sdk/check_export.py
@@ -59,6 +69,9 @@ fuzz: ## 30 s for each fuzz target
 	@for pkg in $$($(GO) list ./...); do \
 	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
 	    echo "== $$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime 30s $$pkg || exit 1; done; done
+
+fuzz-hour: ## an hour of processor time for each parser of foreign bytes, over as many calls as it takes
+	$(PYTHON) .ci/fuzz_hour.py
 
 bench: ## kernel and tokenizer benchmarks
 	$(GO) test -run '^$$' -bench . -benchtime 1s ./kernels/... ./tokenizer/... ./store/...
