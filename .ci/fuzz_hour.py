@@ -28,10 +28,13 @@ lock = threading.Lock()
 
 def workers(pid):
     """The processes a fuzzing coordinator started."""
-    try:
-        return [int(p) for p in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
+    found = []
+    for thread in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):  # any thread may have started one
+        try:
+            found += map(int, thread.read_text().split())
+        except OSError:
+            pass  # it has ended
+    return found
 
 
 def usage(pid):

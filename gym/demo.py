@@ -1,8 +1,8 @@
 """A model learns a task it was never taught, in front of you. `make demo` runs this.
 
-rack/small can sort letters from a to z. Here it learns to sort them from z to a: a few supervised steps show it the form of an
-answer, then reinforcement learning does the rest. The script holds the task, the reward and the loop; the server holds the
-model. Everything below is the official Tinker SDK.
+rack/small can sort letters, and it can write them in capitals; it was never asked for both. A few supervised steps show it the
+form of an answer, then reinforcement learning does the rest. The script holds the task, the reward and the loop; the server
+holds the model. Everything below is the official Tinker SDK.
 """
 import argparse
 import json
@@ -21,14 +21,14 @@ from tokenizers import Tokenizer
 
 BASE, LETTERS = "rack/small", "abcdefghijklmnopqrstuvwxyz"
 RANK, BATCH = 16, 32                          # of the adapter; examples in a supervised step
-WARM_RATE, WARM_ENOUGH, WARM_MOST = 4e-3, 0.3, 60
-PROMPTS, GROUP, RATE, STEPS = 16, 16, 1e-3, 60  # of a step of reinforcement learning, and how many
+WARM_RATE, WARM_ENOUGH, WARM_MOST = 1e-3, 0.3, 40
+PROMPTS, GROUP, RATE, STEPS = 16, 16, 1e-3, 40  # of a step of reinforcement learning, and how many
 
 
 def problem(r):
     """One prompt and its answer."""
     letters = r.sample(LETTERS, r.randint(3, 6))
-    return "Sort down: " + " ".join(letters), " ".join(sorted(letters, reverse=True))
+    return "Sort in capitals: " + " ".join(letters), " ".join(sorted(letters)).upper()
 
 
 def problems(r, n, apart=frozenset()):
@@ -128,7 +128,7 @@ def learn(task, trainer, report, shuffled=False, steps=STEPS):
                     data.append(datum(task.prompt(prompt), s.tokens, logprobs=s.logprobs,
                                       advantages=[advantage] * len(s.tokens)))
         if data:  # not when every group agrees
-            task.step(trainer, data, "importance_sampling", RATE)
+            task.step(trainer, data, "importance_sampling", RATE * (1 - step / steps))
         report(step, means[-1])
     return means
 
@@ -176,7 +176,7 @@ def main():
     print(plot.lines({"rewards": rewards, "shuffled": noise}))
     print(f"      reward against step: * rewards, · rewards shuffled ({len(rewards)} steps)\n")
     plot.svg(a.picture, {"rewards": rewards, "shuffled (control)": noise},
-             "rack/small learns to sort from z to a", "step of reinforcement learning", "mean reward",
+             "rack/small learns to sort in capitals", "step of reinforcement learning", "mean reward",
              [f"greedy exact match on 64 new prompts: {warm:.2f} → {after:.2f} (shuffled: {shuffled:.2f})"])
     result = dict(seed=a.seed, before=before, warm=warm, after=after, shuffled=shuffled, rewards=rewards, control=noise,
                   seconds=round(time.monotonic() - began, 1), checkpoint=final)

@@ -17,8 +17,10 @@ command -v "$PYTHON" >/dev/null || missing "Python 3.11 or newer" "Install it, o
 "$PYTHON" -c 'import venv, ensurepip' 2>/dev/null ||
     missing "Python's venv module" "On Debian or Ubuntu: apt install python3-venv."
 
-echo "building (the first time takes a minute or two)"
-make --no-print-directory -s build .venv/ready PYTHON="$PYTHON"
+echo "building the binary (the first time takes a minute or two)"
+make --no-print-directory -s build
+[ -e .venv/ready ] || echo "making a Python environment in .venv with the Tinker SDK (the first time takes a minute)"
+make --no-print-directory -s .venv/ready PYTHON="$PYTHON"
 
 data=${DEMO_DATA:-demo-data}
 mkdir -p "$data"
@@ -48,6 +50,6 @@ cat <<END
 
 Go on with it:
   bin/smolgym serve --data $data
-  bin/smolgym chat $path -m "Sort down: d k a z"
+  bin/smolgym chat $path -m "Sort in capitals: d k a z"
   bin/smolgym checkpoint export $path --to ./sorted --form merged
 END

@@ -27,7 +27,7 @@ def test_is_there_on_an_empty_box(tmp_path):
     """Listed, counted small, sampled from and trained, with nothing added; the same file after a restart."""
     server = harness.Server(tmp_path / "box").start()
     try:
-        listed = json.loads(server.cli("model", "list", "--json").stdout)
+        listed = json.loads(server.cli("model", "list", "--json").stdout)["models"]
         assert [m["name"] for m in listed] == [BASE]
         assert listed[0]["parameters"] <= 3_000_000
         assert "rack/small (qwen3, 2.7 M parameters)" in server.tail()
@@ -41,7 +41,7 @@ def test_is_there_on_an_empty_box(tmp_path):
         refused = server.cli("model", "rm", BASE, check=False)
         assert refused.returncode != 0 and "comes with the program" in refused.stderr, refused.stderr
         server.restart()
-        again = json.loads(server.cli("model", "list", "--json").stdout)
+        again = json.loads(server.cli("model", "list", "--json").stdout)["models"]
         assert again == listed
         said = server.cli("chat", BASE, "-m", "Reverse: k d a z", "--temperature", 0).stdout.strip()
         assert said == "z a d k"
