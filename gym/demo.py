@@ -1,6 +1,6 @@
 """A model learns a task it was never taught, in front of you. `make demo` runs this.
 
-rack/small can sort letters, and it can write them in capitals; it was never asked for both. A few supervised steps show it the
+rack/small can reverse letters, and it can write them in capitals; it was never asked for both. A few supervised steps show it the
 form of an answer, then reinforcement learning does the rest. The script holds the task, the reward and the loop; the server
 holds the model. Everything below is the official Tinker SDK.
 """
@@ -21,14 +21,14 @@ from tokenizers import Tokenizer
 
 BASE, LETTERS = "rack/small", "abcdefghijklmnopqrstuvwxyz"
 RANK, BATCH = 16, 32                          # of the adapter; examples in a supervised step
-WARM_RATE, WARM_ENOUGH, WARM_MOST = 1e-3, 0.3, 40
-PROMPTS, GROUP, RATE, STEPS = 16, 16, 1e-3, 40  # of a step of reinforcement learning, and how many
+WARM_RATE, WARM_ENOUGH, WARM_MOST = 5e-4, 0.35, 40
+PROMPTS, GROUP, RATE, STEPS = 16, 16, 5e-4, 40  # of a step of reinforcement learning, and how many
 
 
 def problem(r):
     """One prompt and its answer."""
-    letters = r.sample(LETTERS, r.randint(3, 6))
-    return "Sort in capitals: " + " ".join(letters), " ".join(sorted(letters)).upper()
+    letters = [r.choice(LETTERS) for _ in range(r.randint(3, 7))]
+    return "Backwards in capitals: " + " ".join(letters), " ".join(reversed(letters)).upper()
 
 
 def problems(r, n, apart=frozenset()):
@@ -52,7 +52,7 @@ class Task:
         self.service, self.text, self.seed = service, tokenizer, seed
         self.end = tokenizer.token_to_id("<|end|>")
         self.test = problems(random.Random(f"test/{seed}"), 64)
-        self.dev = problems(random.Random(f"dev/{seed}"), 64, apart=dict(self.test))
+        self.dev = problems(random.Random(f"dev/{seed}"), 128, apart=dict(self.test))
         self.apart = dict(self.test) | dict(self.dev)
 
     def prompt(self, prompt):
@@ -88,7 +88,7 @@ def datum(prompt, tokens, **each):
 
 
 def warm_up(task, trainer, report):
-    """Supervised steps until three in ten greedy answers are right."""
+    """Supervised steps until one in three greedy answers is right."""
     r = random.Random(f"warm/{task.seed}")
     for step in range(WARM_MOST):
         data = []
@@ -154,7 +154,7 @@ def main():
     before = task.exact(trainer.save_weights_and_get_sampling_client().result(), task.test)
     print(f"Before          {bar(before)} of {len(task.test)} test prompts answered exactly")
 
-    print("\nWarm-up: supervised, until three in ten are right")
+    print("\nWarm-up: supervised, until one in three is right")
     warm_up(task, trainer, lambda step, loss, share: print(
         f"  step {step + 1:2}    loss {loss:.3f}    {bar(share)}", flush=True))
     warm = task.exact(trainer.save_weights_and_get_sampling_client().result(), task.test)
@@ -176,7 +176,7 @@ def main():
     print(plot.lines({"rewards": rewards, "shuffled": noise}))
     print(f"      reward against step: * rewards, · rewards shuffled ({len(rewards)} steps)\n")
     plot.svg(a.picture, {"rewards": rewards, "shuffled (control)": noise},
-             "rack/small learns to sort in capitals", "step of reinforcement learning", "mean reward",
+             "rack/small learns to write backwards in capitals", "step of reinforcement learning", "mean reward",
              [f"greedy exact match on 64 new prompts: {warm:.2f} → {after:.2f} (shuffled: {shuffled:.2f})"])
     result = dict(seed=a.seed, before=before, warm=warm, after=after, shuffled=shuffled, rewards=rewards, control=noise,
                   seconds=round(time.monotonic() - began, 1), checkpoint=final)

@@ -50,6 +50,6 @@ cat <<END
 
 Go on with it:
   bin/smolgym serve --data $data
-  bin/smolgym chat $path -m "Sort in capitals: d k a z"
-  bin/smolgym checkpoint export $path --to ./sorted --form merged
+  bin/smolgym chat $path -m "Backwards in capitals: d k a z" --temperature 0
+  bin/smolgym checkpoint export $path --to ./learned --form merged
 END

@@ -244,7 +244,7 @@ func TestModelVerbs(t *testing.T) {
 			Name string `json:"name"`
 		} `json:"models"`
 	}
-	if err := json.Unmarshal([]byte(cli(t, "", env, "model", "list", "--json").out), &list); err != nil || len(list.Models) != 1 || list.Models[0].Name != "me/steps" {
+	if err := json.Unmarshal([]byte(cli(t, "", env, "model", "list", "--json").out), &list); err != nil || len(list.Models) != 2 || list.Models[0].Name != "me/steps" || list.Models[1].Name != "rack/small" {
 		t.Fatalf("%+v: %v", list, err)
 	}
 	cli(t, "", env, "model", "show", "me/other").want(t, exitNotFound, "me/other")

@@ -171,7 +171,7 @@ func TestWeightVerbs(t *testing.T) {
 	cli(t, "", env, "checkpoint", "list", "--run", run).want(t, 0, path, "me/tied")
 	cli(t, "", env, "checkpoint", "show", path).want(t, 0, path, "step", "LoRA of rank 4")
 	cli(t, "", env, "ps").want(t, 0, "model", "me/tied", run)
-	cli(t, "", env, "status").want(t, 0, "1 stored", "2 live")
+	cli(t, "", env, "status").want(t, 0, "2 stored", "2 live")
 	var st httpapi.Status
 	if err := json.Unmarshal([]byte(cli(t, "", env, "status", "--json").out), &st); err != nil || st.RunsLive != 2 {
 		t.Fatalf("%+v: %v", st, err)

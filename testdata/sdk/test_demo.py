@@ -30,8 +30,8 @@ def test_demo(tmp_path):
     box.data = data
     box.start()
     try:  # what it said to go on with
-        said = box.cli("chat", result["checkpoint"], "-m", "Sort in capitals: d k a", "--temperature", 0).stdout.strip()
-        assert sorted(said.split(" ")) == ["A", "D", "K"], said
+        said = box.cli("chat", result["checkpoint"], "-m", "Backwards in capitals: d k a", "--temperature", 0).stdout.strip()
+        assert said == "A K D", said
         box.cli("checkpoint", "export", result["checkpoint"], "--to", tmp_path / "sorted", "--form", "merged")
         assert (tmp_path / "sorted" / "model.safetensors").stat().st_size > 4_000_000
     finally:
