@@ -27,7 +27,9 @@ mkdir -p "$data"
 log=$data/serve.log
 bin/smolgym serve --addr 127.0.0.1:0 --data "$data" >"$log" 2>&1 &
 server=$!
-trap 'kill $server 2>/dev/null || true; wait $server 2>/dev/null || true' EXIT
+client=
+trap 'kill $client $server 2>/dev/null || true; wait $server 2>/dev/null || true' EXIT
+trap 'exit 130' INT TERM
 url=
 for _ in $(seq 100); do
     url=$(sed -n 's/^.* on \(http:[^ ]*\)$/\1/p' "$log")
@@ -42,7 +44,9 @@ echo
 
 code=0
 TINKER_BASE_URL=$url TINKER_API_KEY=tml-local PYTHONUNBUFFERED=1 \
-    .venv/bin/python gym/demo.py --seed "${SEED:-0}" --picture "$data/demo.svg" --json "$data/demo.json" "$@" || code=$?
+    .venv/bin/python gym/demo.py --seed "${SEED:-0}" --picture "$data/demo.svg" --json "$data/demo.json" "$@" &
+client=$! # in the background, so that an interrupt ends both at once
+wait $client || code=$?
 [ $code -eq 0 ] || { echo "the demo failed; the server's log is $log" >&2; exit $code; }
 
 path=$(.venv/bin/python -c 'import json, sys; print(json.load(open(sys.argv[1]))["checkpoint"])' "$data/demo.json")
