@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 BASE, LETTERS = "rack/small", "abcdefghijklmnopqrstuvwxyz"
 RANK, BATCH = 16, 32                          # of the adapter; examples in a supervised step
 WARM_RATE, WARM_ENOUGH, WARM_MOST = 5e-4, 0.35, 40
-PROMPTS, GROUP, RATE, STEPS = 16, 16, 5e-4, 40  # of a step of reinforcement learning, and how many
+PROMPTS, GROUP, RATE, STEPS = 32, 8, 5e-4, 40  # of a step of reinforcement learning, and how many
 
 
 def problem(r):
@@ -177,7 +177,7 @@ def main():
     print(f"      reward against step: * rewards, · rewards shuffled ({len(rewards)} steps)\n")
     plot.svg(a.picture, {"rewards": rewards, "shuffled (control)": noise},
              "rack/small learns to write backwards in capitals", "step of reinforcement learning", "mean reward",
-             [f"greedy exact match on 64 new prompts: {warm:.2f} → {after:.2f} (shuffled: {shuffled:.2f})"])
+             f"greedy exact match on 64 new prompts: {warm:.2f} → {after:.2f} (shuffled: {shuffled:.2f})")
     result = dict(seed=a.seed, before=before, warm=warm, after=after, shuffled=shuffled, rewards=rewards, control=noise,
                   seconds=round(time.monotonic() - began, 1), checkpoint=final)
     if a.json:

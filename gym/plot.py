@@ -18,9 +18,9 @@ def lines(curves, rows=10, width=60):
     return "\n".join(out)
 
 
-def svg(path, curves, title, x_label, y_label, notes=()):
+def svg(path, curves, title, x_label, y_label, note=""):
     """Writes a picture of 720 by 420 with one line per curve, values from 0 to 1."""
-    left, top, wide, high = 64, 56, 500, 300
+    left, top, wide, high = 64, 76, 500, 280
     n = max(2, max(map(len, curves.values())))
 
     def at(i, v):
@@ -28,7 +28,8 @@ def svg(path, curves, title, x_label, y_label, notes=()):
 
     s = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 420" font-family="system-ui, sans-serif" font-size="13">',
          '<rect width="720" height="420" fill="#ffffff"/>',
-         f'<text x="{left}" y="32" font-size="17" font-weight="600" fill="#1b1f24">{escape(title)}</text>']
+         f'<text x="{left}" y="32" font-size="17" font-weight="600" fill="#1b1f24">{escape(title)}</text>',
+         f'<text x="{left}" y="54" fill="#5a626c">{escape(note)}</text>']
     for i in range(6):
         y = top + high - i * high / 5
         s.append(f'<line x1="{left}" x2="{left + wide}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e4e7eb"/>'
@@ -47,8 +48,6 @@ def svg(path, curves, title, x_label, y_label, notes=()):
     for i, (y, label, colour) in enumerate(ends):  # labels beside the ends, never on top of each other
         y = ends[i][0] = max(y, ends[i - 1][0] + 18 if i else 0)
         s.append(f'<text x="{left + wide + 10}" y="{y:.1f}" fill="{colour}" font-weight="600">{escape(label)}</text>')
-    for i, note in enumerate(notes):
-        s.append(f'<text x="{left + wide}" y="{top + high - 12 - 18 * (len(notes) - 1 - i)}" text-anchor="end" fill="#1b1f24">{escape(note)}</text>')
     with open(path, "w", encoding="utf-8") as f:
         f.write("\n".join(s) + "\n</svg>\n")
 
