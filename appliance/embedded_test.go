@@ -59,6 +59,11 @@ func TestEmbeddedModel(t *testing.T) {
 	if err != nil || !again.Created.Equal(first.Created) {
 		t.Errorf("made %v, then %v: %v", first.Created, again.Created, err)
 	}
+	for wrong, want := range map[string]string{"rack/tinny": `"rack/tiny"`, "Rack/Tiny": `"rack/tiny"`, "me/know": `"me/known"`, "me/other": "model pull"} {
+		if _, err := a.Model(wrong); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", wrong, err)
+		}
+	}
 	if all, err := a.Models(); err != nil || len(all) != 1 {
 		t.Errorf("%d models, %v", len(all), err)
 	}

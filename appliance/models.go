@@ -25,13 +25,54 @@ func (a *Appliance) model(name string) (store.Model, error) {
 	}
 	m, err := a.db.Model(full)
 	if errors.Is(err, store.ErrNotFound) {
-		return m, Problemf(CodeNotFound, "base model %q is not on this box", full).
-			WithHint("see the models it has with \"smolgym model list\"; add one with \"smolgym model add %s DIR\" or \"smolgym model pull %s\"", full, full)
+		p := Problemf(CodeNotFound, "base model %q is not on this box", full)
+		if near := a.near(full); near != "" {
+			return m, p.WithHint("did you mean %q? \"smolgym model list\" shows all", near)
+		}
+		return m, p.WithHint("see the models it has with \"smolgym model list\"; add one with \"smolgym model add %s DIR\" or \"smolgym model pull %s\"", full, full)
 	}
 	if err != nil {
 		return m, problemOf("find model", err)
 	}
 	return m, nil
+}
+
+// near is the stored name or alias that a misspelt one may have meant: at most two letters apart, or the same but for case.
+func (a *Appliance) near(name string) string {
+	all, err := a.db.Models()
+	if err != nil {
+		return "" // a hint less; the error that matters is the caller's
+	}
+	best, least := "", 3
+	for _, m := range onlyModels(all) {
+		for _, s := range append([]string{m.Name}, m.Aliases...) {
+			d := distance(strings.ToLower(name), strings.ToLower(s))
+			if d < least || d == least && s < best {
+				best, least = s, d
+			}
+		}
+	}
+	return best
+}
+
+// distance is Levenshtein's: how many bytes must be put in, taken out or changed.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(diagonal+cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
 }
 
 // Model describes one stored model.

@@ -46,7 +46,11 @@ func run(args []string) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(os.Stderr, "smolgym:", err)
+	text := err.Error()
+	if !strings.HasPrefix(text, "smolgym") { // errors of use begin with the command
+		text = "smolgym: " + text
+	}
+	fmt.Fprintln(os.Stderr, text)
 	code, hint := exitFailed, ""
 	var e *exitError
 	if errors.As(err, &e) {
@@ -85,10 +89,18 @@ func newRoot() *cobra.Command {
 
 // noArgs and exactArgs are cobra's checks with our exit code.
 func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
+	switch {
+	case len(args) == 0:
+		return nil
+	case !cmd.HasSubCommands():
 		return usagef("%s: unknown argument %q", cmd.CommandPath(), args[0])
 	}
-	return nil
+	hint := "see: " + cmd.CommandPath() + " --help"
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = fmt.Sprintf("did you mean: %s %s", cmd.CommandPath(), near[0])
+	}
+	return &exitError{code: exitUsage, hint: hint, err: fmt.Errorf("%s: unknown command %q", cmd.CommandPath(), args[0])}
 }
 
 func exactArgs(names ...string) cobra.PositionalArgs {
