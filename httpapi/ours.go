@@ -61,6 +61,8 @@ type (
 		DecodeSteps     int64 `json:"decode_steps"`     // batches decoded
 		DecodeSequences int64 `json:"decode_sequences"` // sequences in them, summed
 		MaxDecodeBatch  int   `json:"max_decode_batch"` // most sequences in one
+		MaxDecodeMix    int   `json:"max_decode_mix"`   // most sets of weights in one
+		LongestHoldMS   int64 `json:"longest_hold_ms"`  // longest that other work kept the device without asking whether decoding is due
 		SampledTokens   int64 `json:"sampled_tokens"`
 		PrefillTokens   int64 `json:"prefill_tokens"`
 		TrainTokens     int64 `json:"train_tokens"`
@@ -142,6 +144,7 @@ func (s *server) status(*gin.Context) (any, error) {
 func (s *server) stats(*gin.Context) (any, error) {
 	st := s.box.Stats()
 	return Stats{DecodeSteps: st.DecodeSteps, DecodeSequences: st.DecodeSequences, MaxDecodeBatch: st.MaxDecodeBatch,
+		MaxDecodeMix: st.MaxDecodeMix, LongestHoldMS: st.LongestHold.Milliseconds(),
 		SampledTokens: st.SampledTokens, PrefillTokens: st.PrefillTokens, TrainTokens: st.TrainTokens, OptimSteps: st.OptimSteps}, nil
 }
 

@@ -209,3 +209,123 @@ func BenchmarkQ06LoRA(b *testing.B) {
 	}
 	benchTrain(b, q06, TrainerConfig{LoRA: &LoRA{Rank: 32, Alpha: 32, Seed: 1}, Attention: true, MLP: true, Unembed: true}, 8, 256)
 }
+
+// mid is a model whose weights don't stay in a cache.
+var mid = shape{hidden: 512, layers: 8, heads: 8, kvHeads: 4, headDim: 64, ff: 1536, vocab: 4096}
+
+// open is an engine with a loaded model whose steps are taken by hand.
+func (s shape) open(b *testing.B, opt Options) (*Engine, *Base) {
+	b.Helper()
+	dev, err := cpu.Open(cpu.Options{Threads: 1})
+	if err != nil {
+		b.Fatal(err)
+	}
+	src, err := hf.Dir(s.write(b))
+	if err != nil {
+		b.Fatal(err)
+	}
+	ck, err := hf.Describe(src)
+	if err != nil {
+		b.Fatal(err)
+	}
+	e := New(dev, opt)
+	base, err := e.LoadBase("bench", ck, src, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return e, base
+}
+
+// samplers are snapshots of runs of different ranks.
+func samplers(b *testing.B, base *Base, n int) (list []*Weights) {
+	for i := range n {
+		tr, err := base.NewTrainer(TrainerConfig{LoRA: &LoRA{Rank: []int{8, 16, 32}[i%3], Alpha: 32, Seed: uint64(i)}, Attention: true, MLP: true})
+		if err != nil {
+			b.Fatal(err)
+		}
+		w, err := tr.Snapshot()
+		if err != nil {
+			b.Fatal(err)
+		}
+		tr.Release()
+		list = append(list, w)
+	}
+	return list
+}
+
+// decodeSeconds is the processor time of the steps that bring rows sequences of
+// the samplers from their prompts to the end.
+func decodeSeconds(b *testing.B, e *Engine, weights []*Weights, rows, length int) float64 {
+	for i := range rows {
+		r := SampleRequest{Weights: weights[i%len(weights)], Prompt: []int32{1, int32(i)}, Count: 1,
+			Params: SampleParams{MaxTokens: length, Temperature: 0, TopP: 1, NoEOS: true}, Done: func(_ *SampleResult, err error) {
+				if err != nil {
+					b.Error(err)
+				}
+			}}
+		if err := e.Sample(r); err != nil {
+			b.Fatal(err)
+		}
+	}
+	e.dec.due()
+	e.dec.step() // the prompts
+	began := cpuSeconds(b)
+	for e.dec.due() {
+		e.dec.step()
+	}
+	return cpuSeconds(b) - began
+}
+
+// BenchmarkDecodeMix decodes 16 sequences of one sampler and of 2, 4, 8 and 16, in
+// turn: the rate of many over the rate of one is the metric.
+func BenchmarkDecodeMix(b *testing.B) {
+	e, base := mid.open(b, Options{})
+	all := samplers(b, base, 16)
+	least := map[int]float64{}
+	counts := []int{1, 2, 4, 8, 16}
+	for b.Loop() {
+		for _, n := range counts {
+			t := decodeSeconds(b, e, all[:n], 16, 24)
+			if old, ok := least[n]; !ok || t < old {
+				least[n] = t
+			}
+		}
+	}
+	b.ReportMetric(16*23/least[1], "tok/cpu-s-of-1")
+	for _, n := range counts[1:] {
+		b.ReportMetric(least[1]/least[n], fmt.Sprintf("rate-of-%d", n))
+	}
+}
+
+// BenchmarkHold trains while samples wait and reports the longest time that the
+// device was kept from them, on the clock: other programs on the machine count.
+func BenchmarkHold(b *testing.B) {
+	e, base := shape{hidden: 1024, layers: 3, heads: 16, kvHeads: 8, headDim: 128, ff: 3072, vocab: 32768}.open(b, Options{})
+	tr, err := base.NewTrainer(TrainerConfig{LoRA: &LoRA{Rank: 32, Alpha: 32, Seed: 1}, Attention: true, MLP: true, Unembed: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	w := base.Weights()
+	batch := Batch{Loss: "cross_entropy"}
+	for i := range 4 {
+		batch.Data = append(batch.Data, datum(tokens(257, i), 1))
+	}
+	for first := true; b.Loop(); first = false {
+		if !first {
+			e.longest = 0 // programs are planned and memory is touched for the first time once
+		}
+		r := SampleRequest{Weights: w, Prompt: []int32{1, 2}, Count: 1, Params: SampleParams{MaxTokens: 2000, Temperature: 0, TopP: 1, NoEOS: true}, Done: func(*SampleResult, error) {}}
+		if err := e.Sample(r); err != nil {
+			b.Fatal(err)
+		}
+		e.free = time.Now() // the batch begins
+		if _, err := tr.ForwardBackward(batch); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := tr.Step(AdamParams{LearningRate: 1e-4, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(e.longest.Milliseconds()), "ms-longest-hold")
+	b.ReportMetric(float64(e.Stats().DecodeSteps)/float64(b.N), "decode-steps/op")
+}
