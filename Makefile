@@ -73,7 +73,13 @@ fuzz: ## 30 s for each fuzz target
 fuzz-hour: ## an hour of processor time for each parser of foreign bytes, over as many calls as it takes
 	$(PYTHON) .ci/fuzz_hour.py
 
-bench: ## kernel and tokenizer benchmarks
+bench: build torch-env ## SmolGym against torch in one run, interleaved: training, decoding, matrix products, memory; BENCH="--only small" for a part
+	mkdir -p bin/bench
+	$(GO) test -c -o bin/bench/cpu.test ./kernels/cpu
+	$(GO) test -c -o bin/bench/engine.test ./appliance/engine
+	SMOLGYM_BIN=$(CURDIR)/$(BIN) "$${SMOLGYM_TORCH_VENV:-$$HOME/.cache/smolgym/torch-venv}/bin/python" testdata/bench/bench.py --out bin/bench/result.json $(BENCH)
+
+bench-go: ## kernel and tokenizer benchmarks of the Go packages
 	$(GO) test -run '^$$' -bench . -benchtime 1s ./kernels/... ./tokenizer/... ./store/...
 
 bench-import: build $(VENV)/ready ## import and merged export of a 1.2 GB model against copying and hashing it (7 GB of disk); ARGS="--runs 5 --dir DIR"

@@ -203,6 +203,14 @@ var (
 func BenchmarkSmallFullUpdateShort(b *testing.B) { benchTrain(b, small, TrainerConfig{}, 256, 24) }
 func BenchmarkSmallFullUpdateLong(b *testing.B)  { benchTrain(b, small, TrainerConfig{}, 8, 256) }
 
+// BenchmarkQ06SeventhLoRA has a seventh of the layers and of the vocabulary: as
+// BenchmarkQ06LoRA in a seventh of time and memory.
+func BenchmarkQ06SeventhLoRA(b *testing.B) {
+	part := q06
+	part.layers, part.vocab = part.layers/7, part.vocab/7
+	benchTrain(b, part, TrainerConfig{LoRA: &LoRA{Rank: 32, Alpha: 32, Seed: 1}, Attention: true, MLP: true, Unembed: true}, 8, 256)
+}
+
 func BenchmarkQ06LoRA(b *testing.B) {
 	if testing.Short() {
 		b.Skip("needs 3 GB of memory and a minute")

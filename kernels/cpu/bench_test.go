@@ -3,10 +3,13 @@
 package cpu_test
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"runtime"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -143,6 +146,27 @@ func BenchmarkProducts(b *testing.B) {
 				}
 			}
 		}
+	}
+}
+
+// BenchmarkGEMM reports GF/s of a Linear on the level and threads that a device
+// takes by itself, for comparisons with others.
+func BenchmarkGEMM(b *testing.B) {
+	threads, err := strconv.Atoi(cmp.Or(os.Getenv("SMOLGYM_BENCH_THREADS"), strconv.Itoa(runtime.NumCPU())))
+	if err != nil {
+		b.Fatal(err)
+	}
+	dev, err := cpu.Open(cpu.Options{Threads: threads})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, s := range products {
+		b.Run(fmt.Sprintf("%dx%dx%d", s[0], s[1], s[2]), func(b *testing.B) {
+			run := bind(b, dev, product(ir.OpLinear, s[0], s[1], s[2], s[0]))
+			run()
+			b.ReportMetric(2*float64(s[0])*float64(s[1])*float64(s[2])/best(b, max(threads, 2), run)/1e9, "GF/s")
+			b.ReportMetric(0, "ns/op")
+		})
 	}
 }
 

@@ -1,0 +1,280 @@
+"""SmolGym against torch in one run, interleaved: what a user of the SDK gets, over what torch does in the same minute.
+
+    python bench.py [--only CASE,...] [--rounds N] [--threads N] [--out FILE.json] [--go FOLDER] [--quick]
+
+Cases:
+  small    full update of a 4-layer, 256-wide Qwen3, in 256 sequences of 24 tokens and in 8 of 256
+  gemm     matrix products by shape; needs FOLDER/cpu.test, the kernels' benchmarks (the makefile builds it)
+  decode   decoding of the Qwen3-0.6B shape at batch 1, 8 and 32
+  train    LoRA training of the Qwen3-0.6B shape, rank 32, 8 x 256 tokens
+  memory   anonymous memory of that step over idle, next to the planner's figure; needs FOLDER/engine.test
+  llama    llama.cpp on the same machine: LLAMA_BENCH is its llama-bench, LLAMA_MODEL a GGUF file
+
+SmolGym's times are taken around calls of the Tinker SDK to `smolgym serve` on this machine (SMOLGYM_BIN or bin/smolgym), HTTP
+and all; torch's around its own calls, in this process. Rates are the best of the rounds, ratios those of the best; a round is
+SmolGym, then torch in each dtype. Progress goes to stderr, a table to stdout, everything to the JSON file.
+"""
+import argparse
+import gc
+import json
+import os
+import platform
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parent.parent.parent
+a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+a.add_argument("--only", default="small,gemm,decode,train,memory,llama")
+a.add_argument("--rounds", type=int, default=3)
+a.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+a.add_argument("--out", default="")
+a.add_argument("--go", default=str(REPO / "bin" / "bench"))
+a.add_argument("--quick", action="store_true", help="one round, few tokens: shows that it runs, measures nothing")
+a = a.parse_args()
+rounds = 1 if a.quick else a.rounds
+for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, str(a.threads))
+os.environ["TINKER_TELEMETRY"], os.environ["HF_HUB_OFFLINE"], os.environ["TOKENIZERS_PARALLELISM"] = "0", "1", "false"
+
+import tinker  # noqa: E402
+import torch  # noqa: E402
+from tinker import types  # noqa: E402
+
+import models  # noqa: E402
+import peer  # noqa: E402
+
+torch.set_num_threads(a.threads)
+DTYPES = {"torch fp32": torch.float32, "torch bf16": torch.bfloat16}
+KEY = "tml-bench"
+rows, skipped = [], []
+
+
+def note(*words):
+    print(time.strftime("[%H:%M:%S]"), *words, file=sys.stderr, flush=True)
+
+
+def anonymous(pid):
+    for line in open(f"/proc/{pid}/status"):
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) << 10
+    raise RuntimeError(f"process {pid} has no RssAnon")
+
+
+class Server:
+    def __init__(self, root):
+        binary = os.environ.get("SMOLGYM_BIN", str(REPO / "bin" / "smolgym"))
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        self.binary, self.url, self.log = binary, f"http://127.0.0.1:{port}", Path(root) / "serve.log"
+        with open(self.log, "wb") as log:
+            self.proc = subprocess.Popen(
+                [binary, "serve", "--addr", f"127.0.0.1:{port}", "--data", str(Path(root) / "data"), "--threads", str(a.threads), "--precision", "fp32"],
+                stdout=log, stderr=log)
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(self.url + "/healthz", timeout=2)
+                return
+            except OSError:
+                if self.proc.poll() is not None:
+                    raise RuntimeError(self.log.read_text())
+                time.sleep(0.05)
+        raise RuntimeError("server not healthy after 30 s:\n" + self.log.read_text())
+
+    def add(self, name, folder):
+        p = subprocess.run([self.binary, "model", "add", name, str(folder)], capture_output=True, text=True,
+                           env=dict(os.environ, TINKER_BASE_URL=self.url, TINKER_API_KEY=KEY))
+        if p.returncode:
+            raise RuntimeError(f"model add {name}: {p.stderr or p.stdout}")
+
+    def client(self):
+        return tinker.ServiceClient(base_url=self.url, api_key=KEY)
+
+    def stop(self):
+        self.proc.send_signal(signal.SIGTERM)
+        self.proc.wait(60)
+
+
+def record(case, unit, rates):
+    """rates: {who: [a rate for each round]}"""
+    best = {who: max(r) for who, r in rates.items()}
+    row = dict(case=case, unit=unit, best=best, median={who: statistics.median(r) for who, r in rates.items()},
+               ratio={who: best["smolgym"] / r for who, r in best.items() if who != "smolgym"})
+    rows.append(row)
+    note(case, {who: round(r, 1) for who, r in best.items()}, {who: round(r, 2) for who, r in row["ratio"].items()})
+
+
+def ids_of(vocab, sequences, length, seed):
+    return torch.randint(0, vocab, (sequences, length), generator=torch.Generator().manual_seed(seed))
+
+
+def data_of(ids):
+    return [types.Datum(model_input=types.ModelInput.from_ints(x[:-1]),
+                        loss_fn_inputs=dict(target_tokens=x[1:], weights=[1.0] * (len(x) - 1))) for x in ids.tolist()]
+
+
+def train(server, name, case, folder, vocab, rank, sequences, length, at_once):
+    run = server.client().create_lora_training_client(base_model=name, rank=rank, seed=1)
+    run = run.result() if hasattr(run, "result") else run
+    adam = types.AdamParams(learning_rate=1e-4, beta1=0.9, beta2=0.95, eps=1e-8)
+
+    def ours(ids):
+        data, began = data_of(ids), time.perf_counter()
+        fb, opt = run.forward_backward(data, "cross_entropy"), run.optim_step(adam)
+        fb.result(), opt.result()
+        return time.perf_counter() - began
+
+    tokens, rates = sequences * length, {}
+    warm = ids_of(vocab, sequences, length + 1, 99)
+    ours(warm)
+    for who, dtype in DTYPES.items():
+        theirs = peer.Trainer(folder, dtype, rank, at_once)
+        theirs.step(warm[:at_once])
+        for i in range(rounds):
+            ids = ids_of(vocab, sequences, length + 1, i)
+            rates.setdefault("smolgym", []).append(tokens / ours(ids))
+            rates.setdefault(who, []).append(tokens / theirs.step(ids))
+            note(case, who, {k: round(v[-1], 1) for k, v in rates.items()})
+        del theirs
+        gc.collect()
+    record(case, "tok/s", rates)
+
+
+def decode(server, name, folder, vocab, batch, prompt, new):
+    sampler = server.client().create_sampling_client(base_model=name)
+    sampler = sampler.result() if hasattr(sampler, "result") else sampler
+
+    def sample(ids, n):
+        began = time.perf_counter()
+        params = types.SamplingParams(max_tokens=n, temperature=1.0, seed=1)
+        for f in [sampler.sample(prompt=types.ModelInput.from_ints(x), num_samples=1, sampling_params=params) for x in ids.tolist()]:
+            got = len(f.result().sequences[0].tokens)
+            if got != n:
+                raise RuntimeError(f"asked for {n} tokens, got {got}")
+        return time.perf_counter() - began
+
+    def ours(ids):
+        sample(ids, 1)  # the prompts' pass, kept in the cache
+        once = sample(ids, 1)
+        return sample(ids, 1 + new) - once
+
+    rates = {}
+    for who, dtype in DTYPES.items():
+        theirs = peer.Decoder(folder, dtype)
+        theirs.run(ids_of(vocab, batch, prompt, 98), 1)
+        for i in range(rounds):
+            ids = ids_of(vocab, batch, prompt, i)
+            rates.setdefault("smolgym", []).append(batch * new / ours(ids))
+            rates.setdefault(who, []).append(batch * new / theirs.run(ids, new))
+        del theirs
+        gc.collect()
+    record(f"decode, Qwen3-0.6B shape, batch {batch}, behind {prompt} tokens", "tok/s", rates)
+
+
+GEMM = [(2048, 1024, 3072), (2048, 1024, 1024), (256, 256, 768), (32, 1024, 3072), (8, 1024, 3072), (1, 1024, 3072)]
+
+
+def gemm():
+    binary = Path(a.go) / "cpu.test"
+    if not binary.exists():
+        skipped.append(f"gemm: no {binary}; `make bench` builds it")
+        return
+    for m, k, n in GEMM:
+        rates = {}
+        for _ in range(rounds):
+            # The slashes part the pattern by levels of the benchmark's name; the first level that runs is the fastest.
+            out = subprocess.run([binary, "-test.run", "^$", "-test.bench", f"^BenchmarkGEMM$/^{m}x{k}x{n}$", "-test.benchtime", "300ms"],
+                                 capture_output=True, text=True, env=dict(os.environ, SMOLGYM_BENCH_THREADS=str(a.threads)), check=True).stdout
+            found = re.findall(r"([\d.]+) GF/s", out)
+            if len(found) != 1:
+                raise RuntimeError(f"no figure in:\n{out}")
+            rates.setdefault("smolgym", []).append(float(found[0]))
+            for who, dtype in DTYPES.items():
+                rates.setdefault(who, []).append(peer.product(m, k, n, dtype))
+        record(f"matrix product {m} x {k} x {n}", "GF/s", rates)
+
+
+def memory():
+    binary = Path(a.go) / "engine.test"
+    if not binary.exists():
+        skipped.append(f"memory: no {binary}; `make bench` builds it")
+        return
+    out = subprocess.run([binary, "-test.run", "^$", "-test.bench", "^BenchmarkQ06LoRA$", "-test.benchtime", "1x"],
+                         capture_output=True, text=True, check=True).stdout
+    peak, planned = (float(re.search(r"([\d.e+]+) " + unit, out)[1]) for unit in ("MB-peak-over-idle", "MB-planned"))
+    rows.append(dict(case="memory of a LoRA step, Qwen3-0.6B shape, 8 x 256 tokens, rank 32", unit="MB",
+                     best={"peak over idle": peak, "planned": planned}, ratio={"planned": peak / planned}))
+    note(rows[-1])
+
+
+def llama():
+    binary, model = os.environ.get("LLAMA_BENCH"), os.environ.get("LLAMA_MODEL")
+    if not binary or not model:
+        skipped.append("llama: set LLAMA_BENCH to llama.cpp's llama-bench and LLAMA_MODEL to a GGUF file")
+        return
+    out = subprocess.run([binary, "-m", model, "-t", str(a.threads), "-p", "512", "-n", "32", "-r", str(rounds), "-o", "json"],
+                         capture_output=True, text=True, check=True).stdout
+    for r in json.loads(out):
+        what = "prefill of 512 tokens" if r["n_prompt"] else "decode, batch 1"
+        rows.append(dict(case=f"llama.cpp {what}, {r['model_type']}", unit="tok/s", best={"llama.cpp": r["avg_ts"]}))
+
+
+def table():
+    lines = ["| case | unit | SmolGym | torch fp32 | torch bf16 | ratio to fp32 | ratio to bf16 |", "| --- | --- | ---: | ---: | ---: | ---: | ---: |"]
+    for r in rows:
+        if "smolgym" not in r["best"]:
+            continue
+        cells = [r["case"], r["unit"]] + [f"{r['best'][w]:.3g}" if r["best"][w] < 100 else f"{r['best'][w]:.0f}" for w in ("smolgym", *DTYPES)]
+        lines.append("| " + " | ".join(cells + [f"{r['ratio'][w]:.2f}" for w in DTYPES]) + " |")
+    for r in rows:
+        if "smolgym" not in r["best"]:
+            lines.append("")
+            lines.append(f"{r['case']}: " + ", ".join(f"{who} {v:.4g} {r['unit']}" for who, v in r["best"].items()))
+    return "\n".join(lines + [""] + [f"Skipped: {s}" for s in skipped])
+
+
+def main():
+    only = a.only.split(",")
+    with tempfile.TemporaryDirectory(prefix="smolgym-bench-") as root:
+        server, folders = Server(root), {}
+        try:
+            for name, sizes, cases in (("small", models.SMALL, {"small"}), ("q06", models.Q06, {"train", "decode"})):
+                if cases & set(only):
+                    folders[name] = models.write(Path(root) / name, sizes)
+                    server.add(f"bench/{name}", folders[name])
+            if "small" in only:
+                for n, length in ((256, 24), (8, 256)):
+                    train(server, "bench/small", f"full update, 4 x 256, {n} x {length} tokens", folders["small"], 512, 0, n, length, n)
+            if "gemm" in only:
+                gemm()
+            if "decode" in only:
+                for batch in (1, 8, 32):
+                    decode(server, "bench/q06", folders["q06"], models.Q06["vocab"], batch, 32 if a.quick else 128, 4 if a.quick else 32)
+            if "train" in only:
+                n = 2 if a.quick else 8
+                train(server, "bench/q06", f"LoRA rank 32, Qwen3-0.6B shape, {n} x 256 tokens", folders["q06"], models.Q06["vocab"], 32, n, 256, 2)
+        finally:
+            server.stop()
+        if "memory" in only:
+            memory()
+        if "llama" in only:
+            llama()
+    flags = next(line for line in open("/proc/cpuinfo") if line.startswith(("flags", "Features"))).split()
+    machine = dict(processor=next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine()),
+                   threads=a.threads, flags=[f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f in flags], load=os.getloadavg(),
+                   torch=torch.__version__, date=time.strftime("%Y-%m-%d"))
+    print(table())
+    print(f"\n{machine['processor']}, {a.threads} threads, {' '.join(machine['flags'])}; load average at the end {machine['load'][0]:.1f}; torch {machine['torch']}; {machine['date']}")
+    if a.out:
+        Path(a.out).write_text(json.dumps(dict(machine=machine, rounds=rounds, quick=a.quick, rows=rows, skipped=skipped), indent=1) + "\n")
+
+
+main()
