@@ -189,8 +189,12 @@ func (t *Tokenizer) ID(token string) (int32, bool) {
 
 // Token gives the text of a token as it stands in the file.
 func (t *Tokenizer) Token(id int32) (string, bool) {
-	if id < 0 || int(id) >= len(t.tokens) || t.tokens[id] == "" {
+	if id < 0 || int(id) >= len(t.tokens) {
 		return "", false
+	}
+	if t.tokens[id] == "" { // free, or the token that is the empty text
+		empty, ok := t.ids[""]
+		return "", ok && empty == id
 	}
 	return t.tokens[id], true
 }
