@@ -14,7 +14,8 @@
 //   - Linear, and the scores of attention: one accumulator of 16 lanes, lane l
 //     takes k = l, l+16, ... in rising order by fma, lanes beyond K take zeros;
 //     then the tree; then the bias. The same for every number of rows.
-//   - LinearGradX: from zero, one fma for each n in rising order.
+//   - LinearGradX: from zero, one fma for each n in rising order; a row of zeros
+//     gives zeros, whatever the weights.
 //   - LinearGradW: for each datum from zero, one fma for each token in rising
 //     order; then the datum's sum is added once to the accumulator. BiasGrad,
 //     RMSNormGradW ((dy*r)*x by fma, groups in rising order inside a token) and

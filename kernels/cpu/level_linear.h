@@ -132,12 +132,44 @@ typedef struct {
 	blocks b;
 } gradx_args;
 
+static int all_zero(const float *x, int64_t n) {
+	int64_t i = 0;
+	for (; i + 64 <= n; i += 64) {
+		int other = 0;
+		for (int k = 0; k < 64; k++)
+			other |= x[i + k] != 0;
+		if (other)
+			return 0;
+	}
+	for (; i < n; i++)
+		if (x[i] != 0)
+			return 0;
+	return 1;
+}
+
+// Rows of zeros, as the tokens without weight have in the head, give zeros;
+// runs of OUT_M and more of them are not multiplied.
 static void gradx_part(const void *arg, int64_t from, int64_t to, int who) {
 	const gradx_args *p = arg;
 	for (int64_t item = from; item < to; item++) {
 		int64_t i = item % p->b.ni * p->b.bi, j = item / p->b.ni * p->b.bj;
 		int64_t rows = p->m - i < p->b.bi ? p->m - i : p->b.bi, cols = p->k - j < p->b.bj ? p->k - j : p->b.bj;
-		outer_product(scratch_of(p->c, who), rows, cols, p->dx + i * p->k + j, p->k, p->dy + i * p->n, p->n, 1, p->w + j, p->k, p->n, 0);
+		uint8_t zero[BLOCK_I];
+		for (int64_t r = 0; r < rows; r++)
+			zero[r] = (uint8_t)all_zero(p->dy + (i + r) * p->n, p->n);
+		for (int64_t r = 0; r < rows;) {
+			int64_t end = r, zeros = 0; // of the rows that are multiplied, and zeros before end
+			for (; end < rows && zeros < OUT_M; end++)
+				zeros = zero[end] ? zeros + 1 : 0;
+			end -= zeros;
+			if (end > r)
+				outer_product(scratch_of(p->c, who), end - r, cols, p->dx + (i + r) * p->k + j, p->k, p->dy + (i + r) * p->n, p->n, 1, p->w + j, p->k, p->n, 0);
+			for (; end < rows && zero[end]; end++)
+				;
+			for (; r < end; r++)
+				if (zero[r])
+					memset(p->dx + (i + r) * p->k + j, 0, (size_t)cols * 4);
+		}
 	}
 }
 

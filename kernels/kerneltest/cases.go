@@ -114,7 +114,13 @@ func linear(m *maker) (cs cases, err error) {
 func linearGradX(m *maker) (cs cases, err error) {
 	for _, s := range append(shapes, [3]int{40, 600, 300}) {
 		d := ir.Dims{T: s[0]}
-		cs = append(cs, Case{Dims: d, In: []Operand{m.floats(d, tokens, ir.Const(s[1])), m.floats(d, ir.Const(s[1]), ir.Const(s[2]))}})
+		dy := m.floats(d, tokens, ir.Const(s[1]))
+		for t := range d.T { // rows of zeros: single ones, a few, many
+			if t%11 == 5 || t%29 > 12 && t%29 < 17 || t%40 > 20 && t%40 < 38 {
+				clear(dy.F[t*s[1] : (t+1)*s[1]])
+			}
+		}
+		cs = append(cs, Case{Dims: d, In: []Operand{dy, m.floats(d, ir.Const(s[1]), ir.Const(s[2]))}})
 	}
 	return cs, nil
 }

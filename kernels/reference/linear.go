@@ -1,5 +1,7 @@
 package reference
 
+import "slices"
+
 // linear: x[M,K], w[N,K], bias[N] or none -> y[M,N] = x·wᵀ + bias.
 func linear[F real](c *call[F]) {
 	x, w, y := c.in[0], c.in[1], c.out[0]
@@ -19,7 +21,7 @@ func linear[F real](c *call[F]) {
 	}
 }
 
-// linearGradX: dy[M,N], w[N,K] -> dx[M,K] = dy·w.
+// linearGradX: dy[M,N], w[N,K] -> dx[M,K] = dy·w; a row of zeros gives zeros, whatever w.
 func linearGradX[F real](c *call[F]) {
 	dy, w, dx := c.in[0], c.in[1], c.out[0]
 	sum := make([]float64, w.cols())
@@ -29,6 +31,9 @@ func linearGradX[F real](c *call[F]) {
 			for k, v := range w.row(n) {
 				sum[k] += float64(g) * float64(v)
 			}
+		}
+		if !slices.ContainsFunc(dy.row(m), func(g F) bool { return g != 0 }) {
+			clear(sum)
 		}
 		store(dx.row(m), sum)
 	}
