@@ -2,9 +2,9 @@
 
     python3 .ci/fuzz_hour.py [--seconds 3600] [--slice 300] [--jobs 1] [--keep]
 
-The state and the inputs found are under ~/.cache/smolgym/fuzz. Each line of the closing table is one target: processor
-seconds, executions, inputs kept, and by how much the worker's memory grew after its first ten seconds. --keep copies the smallest inputs
-found into the packages' testdata/fuzz, where `go test` runs them.
+The state and the inputs found are under ~/.cache/smolgym/fuzz. Each line of the closing table is one target: processor and
+wall seconds, executions, inputs found, and by how much the worker's memory grew after its first ten seconds. --keep
+copies the smallest inputs into the packages' testdata/fuzz, where `go test` runs them.
 """
 import argparse
 import concurrent.futures
@@ -51,6 +51,7 @@ def run(state, package, target, seconds):
     name = f"{package}.{target}"
     binary, cache = HOME / (name.replace("/", "-") + ".test"), HOME / "corpus" / package.replace("/", "-")
     cache.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
     process = subprocess.Popen(
         [binary, "-test.run=^$", f"-test.fuzz=^{target}$", f"-test.fuzztime={seconds}s", "-test.parallel=1",
          "-test.timeout=0", f"-test.fuzzcachedir={cache}"],
@@ -76,6 +77,7 @@ def run(state, package, target, seconds):
     with lock:
         row = state.setdefault(name, dict(cpu=0.0, execs=0, grown_mb=0.0))
         row["cpu"] += sum(used.values())
+        row["wall"] = row.get("wall", 0) + time.monotonic() - began
         row["execs"] += execs[-1] if execs else 0
         row["grown_mb"] = max([row["grown_mb"], *[(most[p] - first[p]) / 2**20 for p in first]])
         row["inputs"] = len(list((cache / target).glob("*"))) if (cache / target).exists() else 0
@@ -119,9 +121,9 @@ def main():
             list(pool.map(lambda x: run(state, *x, a.slice), todo))
     if a.keep:
         keep()
-    print(f"\n{'target':38} {'cpu s':>6} {'executions':>12} {'inputs':>6} {'grown MiB':>9}")
+    print(f"\n{'target':38} {'cpu s':>6} {'wall s':>6} {'executions':>12} {'inputs':>6} {'grown MiB':>9}")
     for name, row in sorted(state.items()):
-        print(f"{name:38} {row['cpu']:6.0f} {row['execs']:12,} {row['inputs']:6} {row['grown_mb']:9.1f}")
+        print(f"{name:38} {row['cpu']:6.0f} {row['wall']:6.0f} {row['execs']:12,} {row['inputs']:6} {row['grown_mb']:9.1f}")
         if "failed" in row:
             print(row["failed"])
     raise SystemExit(any("failed" in row for row in state.values()))
