@@ -318,7 +318,7 @@ func everyOp(t *testing.T) Forward {
 // TestRules: an op that has no rule is left out on purpose.
 func TestRules(t *testing.T) {
 	reasons := map[string][]ir.Op{
-		"sampling": {ir.OpKVWrite, ir.OpPagedAttention, ir.OpGatherRows, ir.OpLSE, ir.OpConvState, ir.OpDeltaState},
+		"sampling": {ir.OpKVWrite, ir.OpPagedAttention, ir.OpGatherRows, ir.OpLSE, ir.OpConvState, ir.OpDeltaState, ir.OpAdapt},
 		"losses": {ir.OpLogProb, ir.OpSub, ir.OpDiv, ir.OpNeg, ir.OpExp, ir.OpMin, ir.OpMax, ir.OpClamp, ir.OpGreater, ir.OpNonZero, ir.OpWhere, ir.OpDetach, ir.OpFill,
 			ir.OpSegmentSum, ir.OpSegmentExpand},
 		"gradients": {ir.OpLinearGradX, ir.OpLinearGradW, ir.OpBiasGrad, ir.OpEmbedGrad, ir.OpRMSNormGrad, ir.OpRMSNormGradW, ir.OpAttentionGrad, ir.OpSiLUMulGrad,
