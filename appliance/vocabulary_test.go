@@ -1,31 +1,18 @@
 package appliance
 
 import (
-	"compress/gzip"
-	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"smolgym/model/golden"
 )
 
 // TestSentencePieceFolder: a folder with tokenizer.model and no tokenizer.json has
 // a tokenizer; a broken one is refused by name.
 func TestSentencePieceFolder(t *testing.T) {
 	a, _ := ready(t, Options{})
-	f, err := os.Open(filepath.Join("..", "tokenizer", "testdata", "sp_bpe.model.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	model, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
+	model := golden.Gunzip(t, filepath.Join("..", "tokenizer", "testdata", "sp_bpe.model.gz"))
 	files := tinyModel(t, "steps_llama")
 	delete(files, "tokenizer.json")
 	files["tokenizer.model"] = model

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	archive "smolgym/model/golden"
 )
 
 // BenchmarkSentencePiece encodes the repository's licence, 11 KB of prose, as one text.
@@ -15,7 +17,7 @@ func BenchmarkSentencePiece(b *testing.B) {
 	}
 	for _, name := range spNames {
 		b.Run(name, func(b *testing.B) {
-			tok, err := LoadSentencePiece(readGzip(b, filepath.Join("testdata", name+".model.gz")))
+			tok, err := LoadSentencePiece(archive.Gunzip(b, filepath.Join("testdata", name+".model.gz")))
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -8,12 +8,14 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	archive "smolgym/model/golden"
 )
 
 // gzipLines are the lines of a golden file.
 func gzipLines(t *testing.T, name string) [][]byte {
 	t.Helper()
-	return bytes.Split(bytes.TrimSpace(readGzip(t, filepath.Join("testdata", name))), []byte("\n"))
+	return bytes.Split(bytes.TrimSpace(archive.Gunzip(t, filepath.Join("testdata", name))), []byte("\n"))
 }
 
 // TestFR22Patterns: 2,000 fuzzed strings behind the patterns of GPT-2, Llama 3 and Qwen give the reference's ids, with

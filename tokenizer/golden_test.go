@@ -1,16 +1,16 @@
 package tokenizer
 
 import (
-	"bufio"
-	"compress/gzip"
+	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 	"unicode/utf8"
+
+	archive "smolgym/model/golden"
 )
 
 // goldenLine is one string with the reference's answers.
@@ -37,27 +37,9 @@ func sharedFolder(tb testing.TB, name string) string {
 	return dir
 }
 
-func readGzip(tb testing.TB, path string) []byte {
-	tb.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer f.Close()
-	zr, err := gzip.NewReader(f)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	data, err := io.ReadAll(zr)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return data
-}
-
 func loadShared(tb testing.TB, name string) *Tokenizer {
 	tb.Helper()
-	t, err := Load(readGzip(tb, filepath.Join(sharedFolder(tb, name), "tokenizer.json.gz")))
+	t, err := Load(archive.Gunzip(tb, filepath.Join(sharedFolder(tb, name), "tokenizer.json.gz")))
 	if err != nil {
 		tb.Fatalf("load %s: %v", name, err)
 	}
@@ -67,7 +49,7 @@ func loadShared(tb testing.TB, name string) *Tokenizer {
 // loadOwn loads one of testdata's tokenizers.
 func loadOwn(tb testing.TB, name string) *Tokenizer {
 	tb.Helper()
-	t, err := Load(readGzip(tb, filepath.Join("testdata", name+".json.gz")))
+	t, err := Load(archive.Gunzip(tb, filepath.Join("testdata", name+".json.gz")))
 	if err != nil {
 		tb.Fatalf("load %s: %v", name, err)
 	}
@@ -77,21 +59,10 @@ func loadOwn(tb testing.TB, name string) *Tokenizer {
 // eachGolden calls f for every golden line of a file and gives their number.
 func eachGolden(tb testing.TB, path string, f func(g goldenLine)) int {
 	tb.Helper()
-	file, err := os.Open(path)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer file.Close()
-	zr, err := gzip.NewReader(file)
-	if err != nil {
-		tb.Fatal(err)
-	}
 	n := 0
-	lines := bufio.NewScanner(zr)
-	lines.Buffer(nil, 16<<20)
-	for lines.Scan() {
+	for line := range bytes.Lines(archive.Gunzip(tb, path)) {
 		var g goldenLine
-		if err := json.Unmarshal(lines.Bytes(), &g); err != nil {
+		if err := json.Unmarshal(line, &g); err != nil {
 			tb.Fatal(err)
 		}
 		if g.IDsSpecial == nil {
@@ -102,9 +73,6 @@ func eachGolden(tb testing.TB, path string, f func(g goldenLine)) int {
 		}
 		f(g)
 		n++
-	}
-	if err := lines.Err(); err != nil {
-		tb.Fatal(err)
 	}
 	return n
 }

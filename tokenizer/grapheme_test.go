@@ -9,6 +9,8 @@ import (
 	"testing"
 	"unicode"
 	"unicode/utf8"
+
+	archive "smolgym/model/golden"
 )
 
 // ends writes where the clusters of s end, counted in code points.
@@ -27,7 +29,7 @@ func ends(s string) string {
 // TestGraphemes holds random texts, and every code point in six contexts with three ends, against the library that
 // the reference uses (testdata/graphemes).
 func TestGraphemes(t *testing.T) {
-	lines := strings.Split(strings.TrimSpace(string(readGzip(t, filepath.Join("testdata", "graphemes.txt.gz")))), "\n")
+	lines := strings.Split(strings.TrimSpace(string(archive.Gunzip(t, filepath.Join("testdata", "graphemes.txt.gz")))), "\n")
 	if len(lines) != 8001 {
 		t.Fatalf("%d lines, want 8001", len(lines))
 	}

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	archive "smolgym/model/golden"
 )
 
 // spNames are testdata's SentencePiece models; make_sp.py says how they were made.
@@ -72,7 +74,7 @@ func TestSentencePieceGolden(t *testing.T) {
 	for _, name := range spNames {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join("testdata", name)
-			n := checkSentencePiece(t, readGzip(t, path+".model.gz"), readGzip(t, path+".golden.jsonl.gz"))
+			n := checkSentencePiece(t, archive.Gunzip(t, path+".model.gz"), archive.Gunzip(t, path+".golden.jsonl.gz"))
 			if n != 700 {
 				t.Errorf("%d golden strings, want 700", n)
 			}
@@ -94,14 +96,14 @@ func TestSentencePieceForeign(t *testing.T) {
 	for _, path := range models {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			golden := strings.TrimSuffix(path, ".model.gz") + ".golden.jsonl.gz"
-			checkSentencePiece(t, readGzip(t, path), readGzip(t, golden))
+			checkSentencePiece(t, archive.Gunzip(t, path), archive.Gunzip(t, golden))
 		})
 	}
 }
 
 // TestSentencePieceControl: control pieces are recognised unless the text is ordinary, put before, and left out.
 func TestSentencePieceControl(t *testing.T) {
-	tok, err := LoadSentencePiece(readGzip(t, filepath.Join("testdata", "sp_bpe.model.gz")))
+	tok, err := LoadSentencePiece(archive.Gunzip(t, filepath.Join("testdata", "sp_bpe.model.gz")))
 	if err != nil {
 		t.Fatal(err)
 	}

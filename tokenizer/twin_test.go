@@ -8,6 +8,8 @@ import (
 
 	"github.com/nlpodyssey/gotokenizers/models/bpemodel"
 	"github.com/nlpodyssey/gotokenizers/vocabulary"
+
+	archive "smolgym/model/golden"
 )
 
 // twinModel builds gotokenizers' BPE model, the slow twin, from a byte-level tokenizer.json.
@@ -55,7 +57,7 @@ func TestTwin(t *testing.T) {
 				dir := sharedFolder(t, s.name)
 				s.file, s.golden = filepath.Join(dir, "tokenizer.json.gz"), filepath.Join(dir, "golden.jsonl.gz")
 			}
-			data := readGzip(t, s.file)
+			data := archive.Gunzip(t, s.file)
 			tok, err := Load(data)
 			if err != nil {
 				t.Fatal(err)

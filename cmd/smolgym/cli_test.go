@@ -3,12 +3,10 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"compress/gzip"
 	"debug/elf"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"smolgym/model/golden"
 )
 
 // binary is the program, built once for all tests here.
@@ -120,19 +120,7 @@ func TestVersion(t *testing.T) {
 // own unpacks a small tokenizer of the repository.
 func own(t *testing.T) string {
 	t.Helper()
-	f, err := os.Open(filepath.Join("..", "..", "tokenizer", "testdata", "own_bytes.json.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	data, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := golden.Gunzip(t, filepath.Join("..", "..", "tokenizer", "testdata", "own_bytes.json.gz"))
 	path := filepath.Join(t.TempDir(), "tokenizer.json")
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		t.Fatal(err)

@@ -1,13 +1,14 @@
 package hub
 
 import (
-	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"smolgym/model/golden"
 )
 
 // capture is a request that a client sent and the answer that satisfied it.
@@ -28,17 +29,8 @@ type capture struct {
 // captured reads the recordings.
 func captured(t *testing.T) map[string]json.RawMessage {
 	t.Helper()
-	f, err := os.Open(filepath.Join("..", "..", "testdata", "hub", "captures.json.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
 	out := map[string]json.RawMessage{}
-	if err := json.NewDecoder(z).Decode(&out); err != nil {
+	if err := json.Unmarshal(golden.Gunzip(t, filepath.Join("..", "..", "testdata", "hub", "captures.json.gz")), &out); err != nil {
 		t.Fatal(err)
 	}
 	return out

@@ -1,13 +1,13 @@
 package customloss
 
 import (
-	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"testing"
+
+	archive "smolgym/model/golden"
 )
 
 // number reads a golden value: JSON has no infinity.
@@ -44,17 +44,8 @@ type golden struct {
 // goldens were made by testdata/make_goldens.py.
 func goldens(t testing.TB) []golden {
 	t.Helper()
-	file, err := os.Open("testdata/goldens.json.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	text, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var all struct{ Cases []golden }
-	if err := json.NewDecoder(text).Decode(&all); err != nil {
+	if err := json.Unmarshal(archive.Gunzip(t, "testdata/goldens.json.gz"), &all); err != nil {
 		t.Fatal(err)
 	}
 	return all.Cases

@@ -7,12 +7,13 @@ import (
 	"path/filepath"
 	"testing"
 
+	archive "smolgym/model/golden"
 	"smolgym/model/hf"
 )
 
 // fuzzSeeds are files of every kind, sound and not.
 func fuzzSeeds(f *testing.F) {
-	f.Add(unzip(f, filepath.Join("testdata", "golden.gguf.gz")))
+	f.Add(archive.Gunzip(f, filepath.Join("testdata", "golden.gguf.gz")))
 	for _, h := range hostileFiles {
 		f.Add(h.file)
 	}

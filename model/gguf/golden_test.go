@@ -2,45 +2,25 @@ package gguf
 
 import (
 	"bytes"
-	"compress/gzip"
-	"io"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	archive "smolgym/model/golden"
 	"smolgym/model/safetensors"
 )
-
-func unzip(tb testing.TB, path string) []byte {
-	tb.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer f.Close()
-	zr, err := gzip.NewReader(f)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	b, err := io.ReadAll(zr)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return b
-}
 
 func parse(b []byte) (*File, error) { return Parse(bytes.NewReader(b), int64(len(b))) }
 
 func goldenFile(tb testing.TB) (*File, *safetensors.File) {
 	tb.Helper()
-	f, err := parse(unzip(tb, filepath.Join("testdata", "golden.gguf.gz")))
+	f, err := parse(archive.Gunzip(tb, filepath.Join("testdata", "golden.gguf.gz")))
 	if err != nil {
 		tb.Fatal(err)
 	}
-	b := unzip(tb, filepath.Join("testdata", "golden.safetensors.gz"))
+	b := archive.Gunzip(tb, filepath.Join("testdata", "golden.safetensors.gz"))
 	want, err := safetensors.Parse(bytes.NewReader(b), int64(len(b)))
 	if err != nil {
 		tb.Fatal(err)

@@ -1,9 +1,7 @@
 package gguf
 
 import (
-	"bufio"
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	archive "smolgym/model/golden"
 	"smolgym/model/hf"
 	"smolgym/tokenizer"
 )
@@ -88,7 +87,7 @@ func TestTokenizerRoundTrip(t *testing.T) {
 			if name == "gemma3" {
 				change = append(change, asConverted)
 			}
-			f, err := withTokenizer(unzip(t, filepath.Join(dir, "tokenizer.json.gz")), 0, 1, change...)
+			f, err := withTokenizer(archive.Gunzip(t, filepath.Join(dir, "tokenizer.json.gz")), 0, 1, change...)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -130,28 +129,16 @@ type golden struct {
 
 func eachGolden(t *testing.T, path string, check func(golden) error) int {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	zr, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
 	n, bad := 0, 0
-	for lines := bufio.NewReader(zr); ; n++ {
-		line, err := lines.ReadBytes('\n')
-		if err != nil {
-			break
-		}
+	for line := range bytes.Lines(archive.Gunzip(t, path)) {
+		n++
 		var g golden
 		if err := json.Unmarshal(line, &g); err != nil {
 			t.Fatal(err)
 		}
 		if err := check(g); err != nil {
 			if bad++; bad <= 3 {
-				t.Errorf("line %d: %.600v", n+1, err)
+				t.Errorf("line %d: %.600v", n, err)
 			}
 		}
 	}

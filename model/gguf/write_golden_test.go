@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	archive "smolgym/model/golden"
 )
 
 var writeTo = flag.String("export", "", "folder to leave exported goldens in, for testdata/check.py")
@@ -48,5 +50,5 @@ func exportTokenizer(t *testing.T) []byte {
 	if _, err := os.Stat(path); err != nil {
 		return smallTokenizer(byteLevel(true), endToken)
 	}
-	return unzip(t, path)
+	return archive.Gunzip(t, path)
 }

@@ -2,6 +2,7 @@ package golden
 
 import (
 	"archive/tar"
+	"bytes"
 	"compress/gzip"
 	"errors"
 	"io"
@@ -57,8 +58,8 @@ func Path(t testing.TB, name string) string {
 	return ""
 }
 
-// Unpack is what the .tar.gz file holds: contents by their paths in it.
-func Unpack(t testing.TB, file string) map[string][]byte {
+// Gunzip is what a .gz file holds.
+func Gunzip(t testing.TB, file string) []byte {
 	t.Helper()
 	f, err := os.Open(file)
 	if err != nil {
@@ -69,8 +70,18 @@ func Unpack(t testing.TB, file string) map[string][]byte {
 	if err != nil {
 		t.Fatalf("unpack %s: %v", file, err)
 	}
+	data, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatalf("unpack %s: %v", file, err)
+	}
+	return data
+}
+
+// Unpack is what the .tar.gz file holds: contents by their paths in it.
+func Unpack(t testing.TB, file string) map[string][]byte {
+	t.Helper()
 	files := map[string][]byte{}
-	for r := tar.NewReader(z); ; {
+	for r := tar.NewReader(bytes.NewReader(Gunzip(t, file))); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return files

@@ -1,8 +1,7 @@
 package chat
 
 import (
-	"bufio"
-	"compress/gzip"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +14,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	archive "smolgym/model/golden"
 )
 
 // goldenNow is the clock that the reference was frozen at.
@@ -37,22 +38,8 @@ func sharedFolder(tb testing.TB) string {
 // readLines calls line with each line of a gzipped JSON lines file.
 func readLines(tb testing.TB, path string, line func([]byte)) {
 	tb.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer f.Close()
-	zr, err := gzip.NewReader(f)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	sc := bufio.NewScanner(zr)
-	sc.Buffer(nil, 1<<26)
-	for sc.Scan() {
-		line(sc.Bytes())
-	}
-	if err := sc.Err(); err != nil {
-		tb.Fatal(err)
+	for text := range bytes.Lines(archive.Gunzip(tb, path)) {
+		line(text)
 	}
 }
 
