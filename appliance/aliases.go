@@ -43,13 +43,9 @@ func (a *Appliance) AddAlias(model, alias string) (store.Model, error) {
 // Graph is the text of a stored model's graph: the one it is trained by, or, with
 // decode, the one it is sampled by.
 func (a *Appliance) Graph(name string, decode bool) ([]byte, error) {
-	m, err := a.model(name)
+	m, src, err := a.modelFolder(name)
 	if err != nil {
 		return nil, err
-	}
-	src, err := a.folder(m.Files)
-	if err != nil {
-		return nil, refusal(m.Name, err)
 	}
 	return GraphText(m.Name, src, decode)
 }

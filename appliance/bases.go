@@ -76,13 +76,9 @@ func (a *Appliance) bring(ctx context.Context, name string) (release func(), err
 
 // loadBase reads a model's weights, again after room was made if they don't fit.
 func (a *Appliance) loadBase(ctx context.Context, name string) (*base, error) {
-	m, err := a.model(name)
+	m, src, err := a.modelFolder(name)
 	if err != nil {
 		return nil, err
-	}
-	src, err := a.folder(m.Files)
-	if err != nil {
-		return nil, refusal(m.Name, err)
 	}
 	x, err := examine(m.Name, src)
 	if err != nil {

@@ -73,13 +73,9 @@ func templateProblem(model string, err error) error {
 // tokenizerConfig reads the chat template, a file of its own or a field, and the
 // special tokens that templates may name.
 func (a *Appliance) tokenizerConfig(model string) (c tokenizerConfig, err error) {
-	m, err := a.model(model)
+	m, src, err := a.modelFolder(model)
 	if err != nil {
 		return c, err
-	}
-	src, err := a.folder(m.Files)
-	if err != nil {
-		return c, refusal(m.Name, err)
 	}
 	c.special = map[string]string{}
 	text, ok, err := src.read("tokenizer_config.json", maxChatFile)

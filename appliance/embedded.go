@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path"
 	"slices"
-	"strings"
 
 	"smolgym/store"
-	"smolgym/store/blob"
 )
 
 // Embedded is a model that comes with the program.
@@ -38,7 +35,7 @@ func (a *Appliance) addOne(e Embedded) error {
 	}
 	old, err := a.db.Model(e.Name)
 	switch {
-	case err == nil && sameFiles(old.Files, manifest):
+	case err == nil && sameFiles(&old, manifest):
 		return nil
 	case err == nil:
 		trained, err := a.trainedFrom(e.Name)
@@ -105,23 +102,18 @@ func manifestOf(files fs.FS) (list []ManifestFile, err error) {
 		if err != nil {
 			return err
 		}
-		list = append(list, ManifestFile{Path: path.Clean(name), Size: int64(len(data)), SHA256: sha256.Sum256(data)})
+		list = append(list, ManifestFile{Path: name, Size: int64(len(data)), SHA256: sha256.Sum256(data)})
 		return nil
 	})
 	return list, err
 }
 
-// sameFiles compares what is stored with a manifest; both are sets.
-func sameFiles(have []store.File, want []ManifestFile) bool {
-	key := func(path string, sum blob.Sum) string { return path + "\x00" + sum.String() }
-	var x, y []string
-	for _, f := range have {
-		x = append(x, key(f.Path, f.SHA256))
-	}
+// sameFiles says whether a stored model has just the files of a manifest.
+func sameFiles(m *store.Model, want []ManifestFile) bool {
 	for _, f := range want {
-		y = append(y, key(f.Path, f.SHA256))
+		if have, ok := m.File(f.Path); !ok || have.SHA256 != f.SHA256 {
+			return false
+		}
 	}
-	slices.SortFunc(x, strings.Compare)
-	slices.SortFunc(y, strings.Compare)
-	return slices.Equal(x, y)
+	return len(m.Files) == len(want)
 }

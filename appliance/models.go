@@ -78,6 +78,19 @@ func distance(a, b string) int {
 // Model describes one stored model.
 func (a *Appliance) Model(name string) (store.Model, error) { return a.model(name) }
 
+// modelFolder finds a stored model by any of its names, and its files.
+func (a *Appliance) modelFolder(name string) (store.Model, folder, error) {
+	m, err := a.model(name)
+	if err != nil {
+		return m, folder{}, err
+	}
+	src, err := a.folder(m.Files)
+	if err != nil {
+		return m, folder{}, refusal(m.Name, err)
+	}
+	return m, src, nil
+}
+
 // Models lists the stored models by name.
 func (a *Appliance) Models() ([]store.Model, error) {
 	all, err := a.db.Models()
