@@ -126,24 +126,7 @@ func cpuSeconds(b *testing.B) float64 {
 
 // benchTrain times forward_backward and optimizer step on sequences of one length.
 func benchTrain(b *testing.B, s shape, cfg TrainerConfig, sequences, length int) {
-	dev, err := cpu.Open(cpu.Options{Threads: runtime.NumCPU()})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer dev.Close()
-	e := New(dev, Options{})
-	src, err := hf.Dir(s.write(b))
-	if err != nil {
-		b.Fatal(err)
-	}
-	ck, err := hf.Describe(src)
-	if err != nil {
-		b.Fatal(err)
-	}
-	base, err := e.LoadBase("bench", ck, src, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	_, base := s.open(b, runtime.NumCPU(), Options{})
 	runtime.GC()
 	idle := anonymous(b)
 	tr, err := base.NewTrainer(cfg)
@@ -222,12 +205,13 @@ func BenchmarkQ06LoRA(b *testing.B) {
 var mid = shape{hidden: 512, layers: 8, heads: 8, kvHeads: 4, headDim: 64, ff: 1536, vocab: 4096}
 
 // open is an engine with a loaded model whose steps are taken by hand.
-func (s shape) open(b *testing.B, opt Options) (*Engine, *Base) {
+func (s shape) open(b *testing.B, threads int, opt Options) (*Engine, *Base) {
 	b.Helper()
-	dev, err := cpu.Open(cpu.Options{Threads: 1})
+	dev, err := cpu.Open(cpu.Options{Threads: threads})
 	if err != nil {
 		b.Fatal(err)
 	}
+	b.Cleanup(func() { _ = dev.Close() }) // nothing is read from it any more
 	src, err := hf.Dir(s.write(b))
 	if err != nil {
 		b.Fatal(err)
@@ -287,7 +271,7 @@ func decodeSeconds(b *testing.B, e *Engine, weights []*Weights, rows, length int
 // BenchmarkDecodeMix decodes 16 sequences of one sampler and of 2, 4, 8 and 16, in
 // turn: the rate of many over the rate of one is the metric.
 func BenchmarkDecodeMix(b *testing.B) {
-	e, base := mid.open(b, Options{})
+	e, base := mid.open(b, 1, Options{})
 	all := samplers(b, base, 16)
 	least := map[int]float64{}
 	counts := []int{1, 2, 4, 8, 16}
@@ -308,7 +292,7 @@ func BenchmarkDecodeMix(b *testing.B) {
 // BenchmarkHold trains while samples wait and reports the longest time that the
 // device was kept from them, on the clock: other programs on the machine count.
 func BenchmarkHold(b *testing.B) {
-	e, base := shape{hidden: 1024, layers: 3, heads: 16, kvHeads: 8, headDim: 128, ff: 3072, vocab: 32768}.open(b, Options{})
+	e, base := shape{hidden: 1024, layers: 3, heads: 16, kvHeads: 8, headDim: 128, ff: 3072, vocab: 32768}.open(b, 1, Options{})
 	tr, err := base.NewTrainer(TrainerConfig{LoRA: &LoRA{Rank: 32, Alpha: 32, Seed: 1}, Attention: true, MLP: true, Unembed: true})
 	if err != nil {
 		b.Fatal(err)

@@ -310,8 +310,7 @@ func (t *Trainer) runHead(part []Datum, p packed, batch Batch, out *headResult) 
 type headResult struct{ logprobs, losses []float32 }
 
 func (t *Trainer) headKey(chunk []Datum, batch Batch) headKey {
-	n := bucket(tokensOf(chunk))
-	return headKey{batch.Loss, batch.ForwardOnly, ir.Dims{T: n, S: n, R: 1, C: chunk[0].columns(), P: 1, B: 1}}
+	return headKey{batch.Loss, batch.ForwardOnly, capacity(tokensOf(chunk), chunk[0].columns())}
 }
 
 // setHead writes the inputs of a chunk: n tokens from row on, count datums.
