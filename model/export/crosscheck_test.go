@@ -39,6 +39,31 @@ type verdict struct {
 	}
 }
 
+// readVerdict reads what a check with another framework has written into testdata.
+func readVerdict(t *testing.T, name string, into any) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wasJudged holds files, byte for byte, to those of a verdict: sha256 by path.
+func (m memory) wasJudged(t *testing.T, name string, judged map[string]string, otherwise string) {
+	t.Helper()
+	for _, path := range m.Names() {
+		if sum := sha256.Sum256(m[path]); judged[path] != hex.EncodeToString(sum[:]) {
+			t.Errorf("%s: %s is not the file that was judged; %s", name, path, otherwise)
+		}
+	}
+	if len(m) != len(judged) {
+		t.Errorf("%s: %d files, %d were judged; %s", name, len(m), len(judged), otherwise)
+	}
+}
+
 // TestCrossCheck (FR-25, FR-26) holds our exports, byte for byte, to those that the reference framework has loaded: with no key missing or
 // unexpected, with our logits, and not with those of the base. To renew the verdict:
 //
@@ -52,14 +77,8 @@ func TestCrossCheck(t *testing.T) {
 		}
 		return
 	}
-	text, err := os.ReadFile(filepath.Join("testdata", "verdict.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var v verdict
-	if err := json.Unmarshal(text, &v); err != nil {
-		t.Fatal(err)
-	}
+	readVerdict(t, "verdict.json", &v)
 	if len(v.Cases) != len(trials) {
 		t.Errorf("the verdict has %d cases, want %d", len(v.Cases), len(trials))
 	}
@@ -69,19 +88,7 @@ func TestCrossCheck(t *testing.T) {
 			t.Errorf("%s: not judged or failed", c.name)
 			continue
 		}
-		files := map[string]string{}
-		for path, b := range c.out {
-			sum := sha256.Sum256(b)
-			files[path] = hex.EncodeToString(sum[:])
-		}
-		for _, path := range c.out.Names() {
-			if files[path] != seen.Files[path] {
-				t.Errorf("%s: %s is not the file that was judged; run check.py again", c.name, path)
-			}
-		}
-		if len(files) != len(seen.Files) {
-			t.Errorf("%s: %d files, %d were judged", c.name, len(files), len(seen.Files))
-		}
+		c.out.wasJudged(t, c.name, seen.Files, "run check.py again")
 	}
 }
 

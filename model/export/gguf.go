@@ -19,14 +19,7 @@ type GGUFOptions struct {
 
 // GGUF plans one file with the trained weights merged. They are rounded once, to the encoding asked for.
 func GGUF(src hf.Source, w Weights, o GGUFOptions) (*Plan, error) {
-	b, err := openBase(src)
-	if err == nil {
-		w, err = b.check(w)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("export gguf: %w", err)
-	}
-	m, err := b.merger(w)
+	m, err := openMerger(src, w)
 	if err != nil {
 		return nil, fmt.Errorf("export gguf: %w", err)
 	}

@@ -36,14 +36,7 @@ func Merged(src hf.Source, w Weights, o MergedOptions) (*Plan, error) {
 	if o.DType != "" && !o.DType.IsWeight() {
 		return nil, fmt.Errorf("export merged: %w: weights can be F32, F16 or BF16, not %q", ErrValue, o.DType)
 	}
-	b, err := openBase(src)
-	if err == nil {
-		w, err = b.check(w)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("export merged: %w", err)
-	}
-	m, err := b.merger(w)
+	m, err := openMerger(src, w)
 	if err != nil {
 		return nil, fmt.Errorf("export merged: %w", err)
 	}
@@ -76,6 +69,18 @@ type change struct {
 	full   *Tensor
 	first  int64 // of the parameter's elements, the first in this tensor
 	module *Module
+}
+
+// openMerger checks the trained weights against the base model and settles what becomes of its tensors.
+func openMerger(src hf.Source, w Weights) (*merger, error) {
+	b, err := openBase(src)
+	if err != nil {
+		return nil, err
+	}
+	if w, err = b.check(w); err != nil {
+		return nil, err
+	}
+	return b.merger(w)
 }
 
 // merger settles which stored tensors change.

@@ -30,14 +30,7 @@ func ONNX(src hf.Source, w Weights, o ONNXOptions) (*Plan, error) {
 	if err := hf.CheckName(o.File); err != nil {
 		return nil, fmt.Errorf("export onnx: %w", err)
 	}
-	b, err := openBase(src)
-	if err == nil {
-		w, err = b.check(w)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("export onnx: %w", err)
-	}
-	m, err := b.merger(w)
+	m, err := openMerger(src, w)
 	if err != nil {
 		return nil, fmt.Errorf("export onnx: %w", err)
 	}
