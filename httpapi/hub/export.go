@@ -56,7 +56,8 @@ func (h *Handler) derive(r *repository, err error) (*repository, error) {
 	}
 	d, ok := h.opt.Export.(Deriver)
 	head := r.head()
-	if !ok || r.Model != head.ID && !r.variant || !slices.ContainsFunc(head.Files, func(f file) bool { return strings.HasSuffix(f.Path, ".gguf") }) && !r.variant {
+	isGGUF := func(f file) bool { return strings.HasSuffix(f.Path, ".gguf") }
+	if !ok || !r.variant && (r.Model != head.ID || !slices.ContainsFunc(head.Files, isGGUF)) {
 		return r, nil
 	}
 	h.derived.mu.Lock()
