@@ -114,23 +114,33 @@ def cases(server, models, out):
                 yield f"{name} rank {rank} {form}", np.abs(logprobs(model) - want).max(), np.abs(want - bare).max()
 
 
-def main():
+def judge(make, cases, verdict):
+    """The exit code: whether any case of a server with the models that make writes is wrong by its verdict, (ok, line)."""
     bad = 0
     with tempfile.TemporaryDirectory() as d:
         root = Path(d)
-        models = {f"test/{n}": side_files(Path(tiny_model.write(str(root / n), tied=n == "tied"))) for n in ("untied", "tied")}
+        models = make(root)
         server = harness.Server(root / "box").start()
         try:
             for name, folder in models.items():
                 server.add_model(name, folder)
-            for what, error, moved in cases(server, models, root):
-                ok = error <= TOLERANCE and moved > 100 * TOLERANCE
+            for case in cases(server, models, root):
+                ok, line = verdict(*case)
                 bad += not ok
-                print(f"{what:30} largest difference {error:.2e}, moved by training {moved:.2f}  {'ok' if ok else 'WRONG'}", flush=True)
+                print(f"{line}  {'ok' if ok else 'WRONG'}", flush=True)
         finally:
             server.stop()
     return 1 if bad else 0
 
 
+def make(root):
+    return {f"test/{n}": side_files(Path(tiny_model.write(str(root / n), tied=n == "tied"))) for n in ("untied", "tied")}
+
+
+def verdict(what, error, moved):
+    return (error <= TOLERANCE and moved > 100 * TOLERANCE,
+            f"{what:30} largest difference {error:.2e}, moved by training {moved:.2f}")
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(judge(make, cases, verdict))

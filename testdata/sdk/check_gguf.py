@@ -9,7 +9,6 @@ what the checkpoint itself says. Prints a line a case and exits 1 when one diffe
 """
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 os.environ.update(TINKER_TELEMETRY="0", TINKER_API_KEY="tml-test", HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
@@ -21,7 +20,6 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 
 import check_export  # noqa: E402
-import harness  # noqa: E402
 import tiny_model  # noqa: E402
 from check_export import TOLERANCE, logprobs, scores  # noqa: E402
 
@@ -91,24 +89,11 @@ def cases(server, models, out):
             yield f"{folder.name} {dtype}", error, off, np.abs(want - bare).max()
 
 
-def main():
-    bad = 0
-    transformers.utils.logging.disable_progress_bar()
-    with tempfile.TemporaryDirectory() as d:
-        root = Path(d)
-        models = make(root)
-        server = harness.Server(root / "box").start()
-        try:
-            for name, folder in models.items():
-                server.add_model(name, folder)
-            for what, error, off, moved in cases(server, models, root):
-                ok = error <= TOLERANCE and off < moved / 4 and moved > 100 * TOLERANCE
-                bad += not ok
-                print(f"{what:12} largest difference {error:.2e}, by rounding {off:.2e}, moved by training {moved:.2f}  {'ok' if ok else 'WRONG'}", flush=True)
-        finally:
-            server.stop()
-    return 1 if bad else 0
+def verdict(what, error, off, moved):
+    return (error <= TOLERANCE and off < moved / 4 and moved > 100 * TOLERANCE,
+            f"{what:12} largest difference {error:.2e}, by rounding {off:.2e}, moved by training {moved:.2f}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    transformers.utils.logging.disable_progress_bar()
+    sys.exit(check_export.judge(make, cases, verdict))

@@ -57,10 +57,7 @@ def test_answers_held_out_prompts(service):
     for task in tasks.TASKS:
         asked = evaluate.prompts(task, 40, seed=2)
         assert all(tasks.held_out(p) for p, _ in asked)
-        waiting = [sampler.sample(
-            prompt=types.ModelInput.from_ints(train.prompt_ids(text, p)), num_samples=1,
-            sampling_params=types.SamplingParams(max_tokens=32, temperature=0.0, stop=[start.END])) for p, _ in asked]
-        said = [text.decode([t for t in get(w).sequences[0].tokens if t != start.END]) for w in waiting]
+        said = evaluate.answers(sampler, text, asked)
         exact = sum(s == want for s, (_, want) in zip(said, asked)) / len(asked)
         assert abs(exact - EVALUATION[task]["exact"]) < 0.25, f"{task}: {exact}, committed {EVALUATION[task]}"
         good.append(exact >= 0.6)
@@ -86,30 +83,35 @@ def recipe_sdk(service):
 STEPS = int(os.environ.get("SMOLGYM_RACK_STEPS", 10))
 
 
-def test_training_reruns_to_the_bit(server, recipe_sdk, tmp_path):
+@pytest.fixture
+def recipe(server, recipe_sdk, tmp_path):
+    """Runs the recipe from its random start up to a step; the log so far."""
+    name = f"test/{tmp_path.name}"
+    start.write(tmp_path / "start")
+    server.add_model(name, tmp_path / "start")
+    env = dict(os.environ, TINKER_BASE_URL=server.url, TINKER_API_KEY=harness.KEY, PYTHONDONTWRITEBYTECODE="1")
+
+    def run(stop):
+        log = tmp_path / "log.jsonl"
+        p = subprocess.run([sys.executable, RACK / "recipe" / "train.py", name, "--log", log, "--stop", str(stop)], env=env,
+                           capture_output=True, text=True, timeout=60 + 20 * stop)
+        assert harness.ended(p), p.stderr
+        return [json.loads(line) for line in log.read_text().splitlines()]
+
+    return run
+
+
+def test_training_reruns_to_the_bit(recipe):
     """The first steps of the committed log, from the random start: loss and gradient norm are the same doubles. SMOLGYM_RACK_STEPS
     says how many; make test-all runs 200."""
-    start.write(tmp_path / "start")
-    server.add_model("test/rack-start", tmp_path / "start")
-    env = dict(os.environ, TINKER_BASE_URL=server.url, TINKER_API_KEY=harness.KEY, PYTHONDONTWRITEBYTECODE="1")
-    p = subprocess.run(
-        [sys.executable, RACK / "recipe" / "train.py", "test/rack-start", "--log", tmp_path / "log.jsonl", "--stop", str(STEPS)],
-        env=env, capture_output=True, text=True, timeout=60 + 20 * STEPS)
-    assert harness.ended(p), p.stderr
-    got = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    got = recipe(STEPS)
     assert len(got) == STEPS
     for a, b in zip(got, LOG):
         assert [a[k] for k in ("step", "lr", "loss", "grad_norm")] == [b[k] for k in ("step", "lr", "loss", "grad_norm")]
 
 
-def test_training_resumes_to_the_bit(server, recipe_sdk, tmp_path):
+def test_training_resumes_to_the_bit(recipe):
     """Stopped after four steps and started again, it is where an unbroken run is after eight."""
-    start.write(tmp_path / "start")
-    server.add_model("test/rack-resumed", tmp_path / "start")
-    env = dict(os.environ, TINKER_BASE_URL=server.url, TINKER_API_KEY=harness.KEY, PYTHONDONTWRITEBYTECODE="1")
-    for stop in (4, 8):
-        p = subprocess.run([sys.executable, RACK / "recipe" / "train.py", "test/rack-resumed", "--log", tmp_path / "log.jsonl",
-                            "--stop", str(stop)], env=env, capture_output=True, text=True, timeout=240)
-        assert harness.ended(p), p.stderr
-    got = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    recipe(4)
+    got = recipe(8)
     assert [x["loss"] for x in got] == [x["loss"] for x in LOG[:8]]

@@ -25,6 +25,14 @@ def prompts(task, n, seed=1):
     return found
 
 
+def answers(sampler, text, asked):
+    """What it says to each prompt, greedily."""
+    params = types.SamplingParams(max_tokens=32, temperature=0.0, stop=[start.END])
+    waiting = [sampler.sample(prompt=types.ModelInput.from_ints(train.prompt_ids(text, p)), num_samples=1,
+                              sampling_params=params) for p, _ in asked]
+    return [text.decode([t for t in w.result().sequences[0].tokens if t != start.END]) for w in waiting]
+
+
 def main():
     a = argparse.ArgumentParser()
     a.add_argument("model")
@@ -37,13 +45,10 @@ def main():
     service = tinker.ServiceClient()
     path = a.model.startswith("tinker://")
     sampler = service.create_sampling_client(**{"model_path" if path else "base_model": a.model}).result()
-    params = types.SamplingParams(max_tokens=32, temperature=0.0, stop=[start.END])
     result = {}
     for task in tasks.TASKS:
         asked = prompts(task, a.prompts)
-        waiting = [sampler.sample(prompt=types.ModelInput.from_ints(train.prompt_ids(text, p)), num_samples=1,
-                                  sampling_params=params) for p, _ in asked]
-        said = [text.decode([t for t in w.result().sequences[0].tokens if t != start.END]) for w in waiting]
+        said = answers(sampler, text, asked)
         right = sum(s == want for s, (_, want) in zip(said, asked))
         result[task] = dict(exact=round(right / len(asked), 4), prompts=len(asked))
         print(f"{task:9} {right:4} of {len(asked):4}  {right / len(asked):.3f}", flush=True)

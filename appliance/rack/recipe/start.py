@@ -10,6 +10,7 @@ import json
 import os
 
 import numpy as np
+from safetensors.numpy import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import tasks
@@ -75,19 +76,6 @@ def weights(seed):
     return out
 
 
-def write_safetensors(path, tensors):
-    head, parts, at = {}, [], 0
-    for k in sorted(tensors):
-        b = np.ascontiguousarray(tensors[k]).tobytes()
-        head[k] = dict(dtype="F32", shape=list(tensors[k].shape), data_offsets=[at, at + len(b)])
-        parts.append(b)
-        at += len(b)
-    text = json.dumps(dict(head, __metadata__={"format": "pt"})).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as f:
-        f.write(len(text).to_bytes(8, "little") + text + b"".join(parts))
-
-
 def write(folder, seed=0):
     os.makedirs(folder, exist_ok=True)
 
@@ -105,7 +93,7 @@ def write(folder, seed=0):
         f.write(TEMPLATE)
     tokenizer().save(os.path.join(folder, "tokenizer.json"))
     tensors = weights(seed)
-    write_safetensors(os.path.join(folder, "model.safetensors"), tensors)
+    save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
     return sum(t.size for t in tensors.values())
 
 
