@@ -505,7 +505,9 @@ func copyFile(t testing.TB, from, to string) {
 
 func TestDiskFull(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "blobs.db")
-	f := openBolt(t, path, bolt.Options{MaxSize: 16 << 20})
+	// Chunks lie in pages of two or three, one piece each. What is left free
+	// around the older blob's must hold such a piece, however they came to lie.
+	f := openBolt(t, path, bolt.Options{MaxSize: 48 << 20})
 	defer f.Close()
 	s, err := Open(f, small)
 	if err != nil {
@@ -513,8 +515,8 @@ func TestDiskFull(t *testing.T) {
 	}
 	old := content(1, 4*ChunkSize)
 	info := put(t, s, old)
-	if _, err := s.Put(bytes.NewReader(content(2, 30*ChunkSize))); err == nil {
-		t.Fatal("30 MiB fit into 16")
+	if _, err := s.Put(bytes.NewReader(content(2, 60*ChunkSize))); err == nil {
+		t.Fatal("60 MiB fit into 48")
 	}
 	if !bytes.Equal(get(t, s, info.ID), old) {
 		t.Error("older blob changed")
