@@ -14,7 +14,8 @@ const NumericsVersion = 1
 type Info struct {
 	Kind        string // "cpu", "cuda" or "reference"
 	Name        string // processor or card
-	Family      string // instruction family, such as "avx512-f32": part of the numerics
+	Family      string // instruction family, such as "avx512": part of the numerics
+	BF16        bool   // whether products with bfloat16 weights are faster than with float32 ones
 	Why         string // why this family, in words
 	Threads     int
 	MemoryBytes int64 // memory the device can allocate in all

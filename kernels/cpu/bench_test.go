@@ -4,6 +4,7 @@ package cpu_test
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -78,10 +79,17 @@ func bind(b *testing.B, dev kernels.Device, c kerneltest.Case) func() {
 		b.Cleanup(slots[i].Free)
 		if i < len(c.In) && c.In[i].I != nil {
 			copy(cpu.Bytes(slots[i]), raw(c.In[i].I))
-		} else if s.Type.DType == ir.F32 {
-			f := floats(cpu.Bytes(slots[i]))
+			continue
+		}
+		switch mem := cpu.Bytes(slots[i]); s.Type.DType {
+		case ir.F32:
+			f := floats(mem)
 			for j := range f {
 				f[j] = float32(r.NormFloat64())
+			}
+		case ir.BF16:
+			for j := 0; j < len(mem); j += 2 {
+				binary.LittleEndian.PutUint16(mem[j:], uint16(math.Float32bits(float32(r.NormFloat64()))>>16))
 			}
 		}
 	}
@@ -95,7 +103,8 @@ func bind(b *testing.B, dev kernels.Device, c kerneltest.Case) func() {
 // products are GEMM shapes [M, K, N]: prefill and training, small models, decode.
 var products = [][3]int{{2048, 256, 768}, {2048, 768, 256}, {2048, 256, 256}, {2048, 256, 128}, {2048, 256, 512}, {2048, 1024, 3072}, {2048, 1024, 1024}, {256, 256, 768}, {32, 1024, 3072}, {8, 1024, 3072}, {1, 1024, 3072}, {1, 256, 768}}
 
-func product(op ir.Op, m, k, n, length int) kerneltest.Case {
+// product is a matrix product with weights of a type; LinearGradW has none.
+func product(op ir.Op, weights ir.DType, m, k, n, length int) kerneltest.Case {
 	f := func(shape ...ir.Dim) kerneltest.Operand {
 		return kerneltest.Operand{Type: ir.Type{DType: ir.F32, Shape: shape}}
 	}
@@ -109,8 +118,10 @@ func product(op ir.Op, m, k, n, length int) kerneltest.Case {
 	switch op {
 	case ir.OpLinear:
 		c.In = []kerneltest.Operand{f(t, kd), f(nd, kd)}
+		c.In[1].Type.DType = weights
 	case ir.OpLinearGradX:
 		c.In = []kerneltest.Operand{f(t, nd), f(nd, kd)}
+		c.In[1].Type.DType = weights
 	case ir.OpLinearGradW:
 		c.In = []kerneltest.Operand{f(nd, kd), f(t, nd), f(t, kd), {Type: ir.Type{DType: ir.I32, Shape: ir.Shape{ir.Of(ir.S1)}}, I: offsets}}
 	}
@@ -129,13 +140,16 @@ func BenchmarkProducts(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			for _, op := range []ir.Op{ir.OpLinear, ir.OpLinearGradX, ir.OpLinearGradW} {
+			for _, kind := range []struct {
+				op      ir.Op
+				weights ir.DType
+			}{{ir.OpLinear, ir.F32}, {ir.OpLinear, ir.BF16}, {ir.OpLinearGradX, ir.F32}, {ir.OpLinearGradX, ir.BF16}, {ir.OpLinearGradW, ir.F32}} {
 				for _, s := range products {
-					if s[0] < 32 && op != ir.OpLinear {
+					if s[0] < 32 && kind.op != ir.OpLinear {
 						continue
 					}
-					b.Run(fmt.Sprintf("%s/threads=%d/%s/%dx%dx%d", level, threads, op, s[0], s[1], s[2]), func(b *testing.B) {
-						run := bind(b, dev, product(op, s[0], s[1], s[2], s[0]))
+					b.Run(fmt.Sprintf("%s/threads=%d/%s/%s/%dx%dx%d", level, threads, kind.op, kind.weights, s[0], s[1], s[2]), func(b *testing.B) {
+						run := bind(b, dev, product(kind.op, kind.weights, s[0], s[1], s[2], s[0]))
 						run()
 						top := peak(dev)
 						rate := 2 * float64(s[0]) * float64(s[1]) * float64(s[2]) / best(b, threads, run) / 1e9
@@ -162,7 +176,7 @@ func BenchmarkGEMM(b *testing.B) {
 	}
 	for _, s := range products {
 		b.Run(fmt.Sprintf("%dx%dx%d", s[0], s[1], s[2]), func(b *testing.B) {
-			run := bind(b, dev, product(ir.OpLinear, s[0], s[1], s[2], s[0]))
+			run := bind(b, dev, product(ir.OpLinear, ir.F32, s[0], s[1], s[2], s[0]))
 			run()
 			b.ReportMetric(2*float64(s[0])*float64(s[1])*float64(s[2])/best(b, max(threads, 2), run)/1e9, "GF/s")
 			b.ReportMetric(0, "ns/op")
@@ -182,7 +196,7 @@ func BenchmarkShortDatums(b *testing.B) {
 		}
 		for _, s := range [][3]int{{2048, 256, 768}, {2048, 768, 256}, {2048, 256, 256}, {2048, 256, 128}, {2048, 256, 512}} {
 			b.Run(fmt.Sprintf("%s/%dx%dx%d", level, s[0], s[1], s[2]), func(b *testing.B) {
-				run := bind(b, dev, product(ir.OpLinearGradW, s[0], s[1], s[2], 24))
+				run := bind(b, dev, product(ir.OpLinearGradW, ir.F32, s[0], s[1], s[2], 24))
 				run()
 				b.ReportMetric(2*float64(s[0])*float64(s[1])*float64(s[2])/best(b, 1, run)/1e9, "GF/s")
 				b.ReportMetric(0, "ns/op")
@@ -194,15 +208,19 @@ func BenchmarkShortDatums(b *testing.B) {
 // BenchmarkDecode streams a model's worth of weights at M=1: GB/s.
 func BenchmarkDecode(b *testing.B) {
 	for _, threads := range []int{1, 2} {
-		for _, m := range []int{1, 8, 32} {
-			b.Run(fmt.Sprintf("threads=%d/M=%d", threads, m), func(b *testing.B) {
+		for _, m := range []int{1, 8, 32, -1, -8, -32} {
+			weights := ir.F32
+			if m < 0 {
+				m, weights = -m, ir.BF16
+			}
+			b.Run(fmt.Sprintf("threads=%d/%s/M=%d", threads, weights, m), func(b *testing.B) {
 				dev, err := cpu.Open(cpu.Options{Threads: threads})
 				if err != nil {
 					b.Fatal(err)
 				}
 				const k, n = 1024, 131072 // 512 MiB: beyond any cache
-				run := bind(b, dev, product(ir.OpLinear, m, k, n, m))
-				b.ReportMetric(4*k*n/best(b, threads, run)/1e9, "GB/s")
+				run := bind(b, dev, product(ir.OpLinear, weights, m, k, n, m))
+				b.ReportMetric(float64(weights.Size())*k*n/best(b, threads, run)/1e9, "GB/s")
 				b.ReportMetric(0, "ns/op")
 			})
 		}

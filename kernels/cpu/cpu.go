@@ -27,7 +27,7 @@ import (
 // Options configure a device.
 type Options struct {
 	Threads     int    // 0 for as many as the process may use
-	Level       string // "auto" or "", "avx512", "avx2", "portable"
+	Level       string // "auto" or "", "avx512bf16", "avx512", "avx2", "portable"
 	MemoryBytes int64  // most memory to allocate in all; 0 for what the system has
 }
 
@@ -51,6 +51,7 @@ var levels = []struct {
 	code C.int
 	why  string
 }{
+	{"avx512bf16", C.LEVEL_AVX512BF16, "the processor has AVX-512 F, BW, DQ and VL, and BF16"},
 	{"avx512", C.LEVEL_AVX512, "the processor has AVX-512 F, BW, DQ and VL"},
 	{"avx2", C.LEVEL_AVX2, "the processor has AVX2 and FMA"},
 	{"portable", C.LEVEL_PORTABLE, "plain C, for a processor with neither AVX-512 nor AVX2"},
@@ -89,7 +90,7 @@ func open(o Options) (*Device, error) {
 	}
 	for _, l := range levels {
 		asked := o.Level == l.name
-		if !asked && o.Level != "" && o.Level != "auto" {
+		if !asked && (o.Level != "" && o.Level != "auto" || l.code == C.LEVEL_AVX512BF16 && C.cpu_slow_bf16() != 0) {
 			continue
 		}
 		if C.cpu_level_runs(l.code) == 0 {
@@ -109,7 +110,7 @@ func open(o Options) (*Device, error) {
 		if asked {
 			why = "asked for by name"
 		}
-		d.info = kernels.Info{Kind: "cpu", Name: brand(), Family: l.name + "-f32", Why: why, Threads: threads, MemoryBytes: d.capacity}
+		d.info = kernels.Info{Kind: "cpu", Name: brand(), Family: l.name, BF16: l.code == C.LEVEL_AVX512BF16 && C.cpu_slow_bf16() == 0, Why: why, Threads: threads, MemoryBytes: d.capacity}
 		return d, nil
 	}
 	return nil, fmt.Errorf("%w: no level %q; this machine runs %s", kernels.ErrInput, o.Level, strings.Join(Levels(), ", "))

@@ -3,8 +3,8 @@
 // # What float32 means here
 //
 // Every result is defined, to the bit, on a virtual vector of 16 float32 lanes
-// with fused multiply-add; the levels (portable C, AVX2 with FMA, AVX-512)
-// compute the same bits, and so does any number of threads. vec_portable.h is
+// with fused multiply-add; the levels (portable C, AVX2 with FMA, AVX-512, AVX-512
+// with BF16) compute the same bits, and so does any number of threads. vec_portable.h is
 // the definition of the lane operations. No sum is ever split between threads,
 // and -std=c11 keeps the compiler from fusing what isn't written fused. NaNs
 // are equal to each other whatever their payload.
@@ -38,6 +38,11 @@
 //     order or over all experts in 16 lanes and the tree. ExpertLinear is Linear,
 //     ExpertGradX LinearGradX; ExpertGradW is LinearGradW over the rows of a
 //     datum that chose the expert, in rising order.
+//   - With bfloat16 weights (Linear, LinearT, LinearGradX, ExpertLinear,
+//     ExpertGradX): the other operand is rounded to bfloat16, to the nearest, ties
+//     to even. A lane of Linear takes k = 2l+1, 2l, 2l+33, 2l+32, ... and the
+//     gradient n = 1, 0, 3, 2, ..., each by fma, denormals counting as zeros in
+//     every product and sum: what VDPBF16PS does. The tree and the bias as above.
 //   - Adapt is Linear by A, Linear by B and ScaleAdd.
 //   - Conv and ConvState: from zero, one fma for each token of the kernel, the
 //     oldest first; ConvGrad the newest first; ConvGradW as LinearGradW.

@@ -12,9 +12,13 @@ typedef struct {
 
 typedef int (*kernel)(const call *c); // 0, or NO_MEMORY
 
+typedef uint16_t bf16;   // the upper half of a float32
+typedef uint32_t pair16; // two bf16, the first in the low half
+
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE const float *fin(const call *c, int i) { return c->in[i]; }
+INLINE const bf16 *hin(const call *c, int i) { return c->in[i]; }
 INLINE const int32_t *iin(const call *c, int i) { return c->in[i]; }
 INLINE float *fout(const call *c, int i) { return c->out[i]; }
 

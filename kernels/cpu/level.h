@@ -10,6 +10,7 @@
 
 #include "level_elementwise.h"
 #include "level_linear.h"
+#include "level_bf16.h"
 #include "level_norm.h"
 #include "level_attention.h"
 #include "level_logprob.h"
@@ -41,6 +42,8 @@ const kernel LEVEL(kernels)[K_COUNT] = {
 	[K_TOPK] = top_k, [K_TOPK_GRAD] = top_k_grad, [K_EXPERT_LINEAR] = expert_linear, [K_EXPERT_GRADX] = expert_grad_x, [K_EXPERT_GRADW] = expert_grad_w,
 	[K_CONV] = conv, [K_CONV_STATE] = conv_state, [K_CONV_GRAD] = conv_grad, [K_CONV_GRADW] = conv_grad_w,
 	[K_ADAPT] = adapt,
+	[K_NARROW] = narrow, [K_EMBED16] = embed16, [K_LINEAR16] = linear16, [K_LINEAR_GRADX16] = linear_grad_x16,
+	[K_EXPERT_LINEAR16] = expert_linear16, [K_EXPERT_GRADX16] = expert_grad_x16,
 	[K_DELTA] = delta, [K_DELTA_STATE] = delta_state, [K_DELTA_GRAD] = delta_grad,
 };
 

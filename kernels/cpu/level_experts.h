@@ -108,6 +108,8 @@ typedef struct {
 typedef struct {
 	const call *c;
 	const float *x, *w, *dy;
+	const bf16 *x16, *w16; // of the kernels with bfloat16 weights
+	pair16 *dy16;          // [kT,pairs], rows in order
 	float *y;
 	const int32_t *experts; // of each row [kT]
 	int32_t *order;         // rows by expert, rising inside one
@@ -116,16 +118,19 @@ typedef struct {
 	const int32_t *offsets;
 	int64_t rows, n, k, e; // rows: kT
 	int64_t each;          // rows that read one row of x
-	int64_t s, pick;
+	int64_t s, pick, pairs;
+	void *room; // as much as group was asked for
 } expert_args;
 
 // group sorts rows by expert and cuts them into runs; it gives their number, -1 without memory.
-static int64_t group(expert_args *p) {
+static int64_t group(expert_args *p, int64_t room) {
 	int64_t most = p->rows / EXPERT_ROWS + p->e;
-	char *mem = shared_memory(p->c->ctx, most * (int64_t)sizeof(expert_run) + (p->rows + 2 * p->e + 2) * 4);
+	room = (room + 63) / 64 * 64;
+	char *mem = shared_memory(p->c->ctx, room + most * (int64_t)sizeof(expert_run) + (p->rows + 2 * p->e + 2) * 4);
 	if (!mem)
 		return -1;
-	p->runs = (expert_run *)mem;
+	p->room = mem;
+	p->runs = (expert_run *)(mem + room);
 	p->order = (int32_t *)(p->runs + most);
 	p->start = p->order + p->rows;
 	int32_t *next = p->start + p->e + 1;
@@ -175,7 +180,7 @@ static int expert_linear(const call *c) {
 	if (!p.rows || !p.n)
 		return OK;
 	p.each = p.rows / c->d[0];
-	int64_t runs = group(&p);
+	int64_t runs = group(&p, 0);
 	if (runs < 0)
 		return NO_MEMORY;
 	int64_t items = runs * ((p.n + EXPERT_COLS - 1) / EXPERT_COLS);
@@ -213,7 +218,7 @@ static int expert_grad_x(const call *c) {
 	expert_args p = {.c = c, .dy = fin(c, 0), .w = fin(c, 1), .experts = iin(c, 2), .y = fout(c, 0), .rows = c->d[0], .n = c->d[1], .k = c->d[2], .e = c->d[3]};
 	if (!p.rows || !p.k)
 		return OK;
-	int64_t runs = group(&p);
+	int64_t runs = group(&p, 0);
 	if (runs < 0)
 		return NO_MEMORY;
 	int64_t items = runs * ((p.k + EXPERT_COLS - 1) / EXPERT_COLS);
@@ -262,9 +267,73 @@ static int expert_grad_w(const call *c) {
 		return OK;
 	p.each = p.rows / c->d[4];
 	p.pick = p.rows / p.offsets[p.s];
-	if (group(&p) < 0)
+	if (group(&p, 0) < 0)
 		return NO_MEMORY;
 	int64_t items = p.e * ((p.n + EXPERT_N - 1) / EXPERT_N) * ((p.k + EXPERT_COLS - 1) / EXPERT_COLS);
 	split(c, items, 0.04 * (double)(p.rows * p.n * p.k) / (double)items, expert_grad_w_part, &p);
+	return OK;
+}
+
+static void expert_linear16_part(const void *arg, int64_t from, int64_t to, int who) {
+	const expert_args *p = arg;
+	int64_t blocks = (p->n + EXPERT_COLS - 1) / EXPERT_COLS;
+	float t[DOT_M * EXPERT_COLS];
+	(void)who;
+	for (int64_t item = from; item < to; item++) {
+		const expert_run *run = p->runs + item / blocks;
+		int64_t n0 = item % blocks * EXPERT_COLS, n = p->n - n0 < EXPERT_COLS ? p->n - n0 : EXPERT_COLS;
+		const bf16 *w = p->w16 + (run->expert * p->n + n0) * p->k;
+		for (int64_t m = 0; m < run->rows; m += DOT_M) {
+			const bf16 *a[DOT_M];
+			const int32_t *row = p->order + run->first + m;
+			int rows = run->rows - m < DOT_M ? (int)(run->rows - m) : DOT_M;
+			for (int i = 0; i < rows; i++)
+				a[i] = p->x16 + row[i] / p->each * p->k;
+			dot_block16(rows, n, a, w, p->k, p->k, 0, t, EXPERT_COLS);
+			for (int i = 0; i < rows; i++)
+				memcpy(p->y + row[i] * p->n + n0, t + i * EXPERT_COLS, (size_t)n * 4);
+		}
+	}
+}
+
+static int expert_linear16(const call *c) {
+	expert_args p = {.c = c, .w16 = hin(c, 1), .experts = iin(c, 2), .y = fout(c, 0), .n = c->d[1], .k = c->d[2], .e = c->d[3], .rows = c->d[4]};
+	if (!p.rows || !p.n)
+		return OK;
+	p.each = p.rows / c->d[0];
+	int64_t runs = group(&p, c->d[0] * p.k * 2);
+	if (runs < 0)
+		return NO_MEMORY;
+	p.x16 = p.room;
+	narrow_rows(c, p.room, p.k, fin(c, 0), 0, c->d[0], p.k);
+	int64_t items = runs * ((p.n + EXPERT_COLS - 1) / EXPERT_COLS);
+	split(c, items, 0.015 * (double)(p.rows * p.n * p.k) / (double)items, expert_linear16_part, &p);
+	return OK;
+}
+
+static void expert_grad_x16_part(const void *arg, int64_t from, int64_t to, int who) {
+	const expert_args *p = arg;
+	int64_t blocks = (p->k + BLOCK_J - 1) / BLOCK_J;
+	for (int64_t item = from; item < to; item++) {
+		const expert_run *run = p->runs + item / blocks;
+		int64_t k0 = item % blocks * BLOCK_J, k = p->k - k0 < BLOCK_J ? p->k - k0 : BLOCK_J;
+		float *out[EXPERT_ROWS];
+		for (int64_t i = 0; i < run->rows; i++)
+			out[i] = p->y + p->order[run->first + i] * p->k + k0;
+		outer_product16(scratch_of(p->c, who), run->rows, k, out, p->dy16 + run->first * p->pairs, p->pairs, p->w16 + run->expert * p->n * p->k + k0, p->k, p->n);
+	}
+}
+
+static int expert_grad_x16(const call *c) {
+	expert_args p = {.c = c, .w16 = hin(c, 1), .experts = iin(c, 2), .y = fout(c, 0), .rows = c->d[0], .n = c->d[1], .k = c->d[2], .e = c->d[3], .pairs = (c->d[1] + 1) / 2};
+	if (!p.rows || !p.k)
+		return OK;
+	int64_t runs = group(&p, p.rows * p.pairs * 4);
+	if (runs < 0)
+		return NO_MEMORY;
+	p.dy16 = p.room;
+	narrow_rows(c, p.room, 2 * p.pairs, fin(c, 0), p.order, p.rows, p.n);
+	int64_t items = runs * ((p.k + BLOCK_J - 1) / BLOCK_J);
+	split(c, items, 0.015 * (double)(p.rows * p.n * p.k) / (double)items, expert_grad_x16_part, &p);
 	return OK;
 }

@@ -25,20 +25,23 @@ static void linear_part(const void *arg, int64_t from, int64_t to, int who) {
 	}
 }
 
+// dot_blocks gives the sizes of a work item; a row of B has so many bytes.
+static void dot_blocks(const call *c, int64_t m, int64_t n, int64_t bytes, int64_t *mb, int64_t *nb) {
+	// B's block: at most a quarter of a megabyte, so that it stays in the
+	// second cache; at M=1 small enough to share out.
+	*nb = (1 << 18) / (bytes ? bytes : 1) / 16 * 16;
+	*nb = *nb < 16 ? 16 : *nb > 256 ? 256 : *nb;
+	*mb = m < 192 ? m : 96;
+	while (((m + *mb - 1) / *mb) * ((n + *nb - 1) / *nb) < 4 * c->ctx->threads && *nb > 16)
+		*nb = *nb < 32 ? 16 : *nb / 32 * 16;
+}
+
 static int linear(const call *c) {
 	linear_args p = {fin(c, 0), fin(c, 1), c->s->nin > 2 ? fin(c, 2) : 0, fout(c, 0), c->d[0], c->d[1], c->d[2], 0, 0};
 	if (!p.m || !p.n)
 		return OK;
-	// B's block: at most a quarter of a megabyte, so that it stays in the
-	// second cache; at M=1 small enough to share out.
-	p.nb = (1 << 16) / (p.k ? p.k : 1) / 16 * 16;
-	p.nb = p.nb < 16 ? 16 : p.nb > 256 ? 256 : p.nb;
-	p.mb = p.m < 192 ? p.m : 96;
+	dot_blocks(c, p.m, p.n, 4 * p.k, &p.mb, &p.nb);
 	int64_t items = ((p.m + p.mb - 1) / p.mb) * ((p.n + p.nb - 1) / p.nb);
-	while (items < 4 * c->ctx->threads && p.nb > 16) {
-		p.nb = p.nb < 32 ? 16 : p.nb / 32 * 16;
-		items = ((p.m + p.mb - 1) / p.mb) * ((p.n + p.nb - 1) / p.nb);
-	}
 	split(c, items, 0.02 * (double)(p.mb * p.nb * p.k), linear_part, &p);
 	return OK;
 }
@@ -147,30 +150,41 @@ static int all_zero(const float *x, int64_t n) {
 	return 1;
 }
 
-// Rows of zeros, as the tokens without weight have in the head, give zeros;
-// runs of OUT_M and more of them are not multiplied.
+// product computes a block of dx.
+typedef void (*product)(const void *arg, int64_t row, int64_t rows, int64_t col, int64_t cols, int who);
+
+// gradx_item computes one block of dx. Rows of zeros, as the tokens without weight
+// have in the head, give zeros; runs of OUT_M and more of them are not multiplied.
+static void gradx_item(const float *dy, float *dx, int64_t m, int64_t n, int64_t k, blocks b, int64_t item, product multiply, const void *arg, int who) {
+	int64_t i = item % b.ni * b.bi, j = item / b.ni * b.bj;
+	int64_t rows = m - i < b.bi ? m - i : b.bi, cols = k - j < b.bj ? k - j : b.bj;
+	uint8_t zero[BLOCK_I];
+	for (int64_t r = 0; r < rows; r++)
+		zero[r] = (uint8_t)all_zero(dy + (i + r) * n, n);
+	for (int64_t r = 0; r < rows;) {
+		int64_t end = r, zeros = 0; // of the rows that are multiplied, and zeros before end
+		for (; end < rows && zeros < OUT_M; end++)
+			zeros = zero[end] ? zeros + 1 : 0;
+		end -= zeros;
+		if (end > r)
+			multiply(arg, i + r, end - r, j, cols, who);
+		for (; end < rows && zero[end]; end++)
+			;
+		for (; r < end; r++)
+			if (zero[r])
+				memset(dx + (i + r) * k + j, 0, (size_t)cols * 4);
+	}
+}
+
+static void gradx_product(const void *arg, int64_t row, int64_t rows, int64_t col, int64_t cols, int who) {
+	const gradx_args *p = arg;
+	outer_product(scratch_of(p->c, who), rows, cols, p->dx + row * p->k + col, p->k, p->dy + row * p->n, p->n, 1, p->w + col, p->k, p->n, 0);
+}
+
 static void gradx_part(const void *arg, int64_t from, int64_t to, int who) {
 	const gradx_args *p = arg;
-	for (int64_t item = from; item < to; item++) {
-		int64_t i = item % p->b.ni * p->b.bi, j = item / p->b.ni * p->b.bj;
-		int64_t rows = p->m - i < p->b.bi ? p->m - i : p->b.bi, cols = p->k - j < p->b.bj ? p->k - j : p->b.bj;
-		uint8_t zero[BLOCK_I];
-		for (int64_t r = 0; r < rows; r++)
-			zero[r] = (uint8_t)all_zero(p->dy + (i + r) * p->n, p->n);
-		for (int64_t r = 0; r < rows;) {
-			int64_t end = r, zeros = 0; // of the rows that are multiplied, and zeros before end
-			for (; end < rows && zeros < OUT_M; end++)
-				zeros = zero[end] ? zeros + 1 : 0;
-			end -= zeros;
-			if (end > r)
-				outer_product(scratch_of(p->c, who), end - r, cols, p->dx + (i + r) * p->k + j, p->k, p->dy + (i + r) * p->n, p->n, 1, p->w + j, p->k, p->n, 0);
-			for (; end < rows && zero[end]; end++)
-				;
-			for (; r < end; r++)
-				if (zero[r])
-					memset(p->dx + (i + r) * p->k + j, 0, (size_t)cols * 4);
-		}
-	}
+	for (int64_t item = from; item < to; item++)
+		gradx_item(p->dy, p->dx, p->m, p->n, p->k, p->b, item, gradx_product, p, who);
 }
 
 static int linear_grad_x(const call *c) {

@@ -14,9 +14,9 @@ extern const kernel kernels_portable[K_COUNT];
 extern void math_portable(int, const float *, float *, int64_t);
 extern double fma_peak_portable(int64_t);
 #if defined(__x86_64__)
-extern const kernel kernels_avx2[K_COUNT], kernels_avx512[K_COUNT];
-extern void math_avx2(int, const float *, float *, int64_t), math_avx512(int, const float *, float *, int64_t);
-extern double fma_peak_avx2(int64_t), fma_peak_avx512(int64_t);
+extern const kernel kernels_avx2[K_COUNT], kernels_avx512[K_COUNT], kernels_avx512bf16[K_COUNT];
+extern void math_avx2(int, const float *, float *, int64_t), math_avx512(int, const float *, float *, int64_t), math_avx512bf16(int, const float *, float *, int64_t);
+extern double fma_peak_avx2(int64_t), fma_peak_avx512(int64_t), fma_peak_avx512bf16(int64_t);
 #endif
 
 static const struct {
@@ -28,6 +28,7 @@ static const struct {
 #if defined(__x86_64__)
 	[LEVEL_AVX2] = {kernels_avx2, math_avx2, fma_peak_avx2},
 	[LEVEL_AVX512] = {kernels_avx512, math_avx512, fma_peak_avx512},
+	[LEVEL_AVX512BF16] = {kernels_avx512bf16, math_avx512bf16, fma_peak_avx512bf16},
 #endif
 };
 
@@ -39,8 +40,19 @@ int cpu_level_runs(int level) {
 	int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 	if (level == LEVEL_AVX2)
 		return avx2;
+	int avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 	if (level == LEVEL_AVX512)
-		return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+		return avx512;
+	if (level == LEVEL_AVX512BF16)
+		return avx512 && __builtin_cpu_supports("avx512bf16");
+#endif
+	return 0;
+}
+
+int cpu_slow_bf16(void) {
+#if defined(__x86_64__)
+	__builtin_cpu_init();
+	return __builtin_cpu_is("intel"); // half the rate of an fma, which two products take
 #endif
 	return 0;
 }
@@ -241,6 +253,7 @@ static failure adapters(const call *c) {
 static failure check(const call *c) {
 	switch (c->s->kernel) {
 	case K_EMBED:
+	case K_EMBED16:
 		return in_range(0, c->in[0], c->d[0], c->d[1]);
 	case K_GATHER_ROWS:
 		return in_range(1, c->in[1], c->d[0], c->d[1]);
@@ -274,8 +287,10 @@ static failure check(const call *c) {
 	case K_TOPK_GRAD:
 		return choice(c, 1, c->d[0] * c->d[2], c->d[1]);
 	case K_EXPERT_LINEAR:
+	case K_EXPERT_LINEAR16:
 		return choice(c, 2, c->d[4], c->d[3]);
 	case K_EXPERT_GRADX:
+	case K_EXPERT_GRADX16:
 		return choice(c, 2, c->d[0], c->d[3]);
 	case K_EXPERT_GRADW: {
 		failure f = choice(c, 3, c->d[3], c->d[0]);

@@ -19,6 +19,7 @@ enum {
 	K_CONV, K_CONV_STATE, K_CONV_GRAD, K_CONV_GRADW,
 	K_DELTA, K_DELTA_STATE, K_DELTA_GRAD,
 	K_ADAPT,
+	K_NARROW, K_EMBED16, K_LINEAR16, K_LINEAR_GRADX16, K_EXPERT_LINEAR16, K_EXPERT_GRADX16, // with bfloat16 weights
 	K_COUNT
 };
 
@@ -84,11 +85,13 @@ failure cpu_check(const step *steps, int32_t n, const int64_t *syms, void *const
 // the next step, or -1 with f filled.
 int32_t cpu_run(context *c, const step *steps, int32_t n, int32_t from, uintptr_t pause, const int64_t *syms, void *const *slots, char *arena, failure *f);
 
-enum { LEVEL_PORTABLE, LEVEL_AVX2, LEVEL_AVX512, LEVEL_COUNT };
+enum { LEVEL_PORTABLE, LEVEL_AVX2, LEVEL_AVX512, LEVEL_AVX512BF16, LEVEL_COUNT };
 
 // cpu_level_runs says whether this processor and operating system can run a level.
 int cpu_level_runs(int level);
 void cpu_brand(char out[64]);
+// cpu_slow_bf16 says whether the processor's bfloat16 products are no faster than float32 ones.
+int cpu_slow_bf16(void);
 context *cpu_open(int threads, int level);
 void cpu_close(context *c);
 

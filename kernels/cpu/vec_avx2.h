@@ -1,6 +1,7 @@
 // Sixteen lanes in two AVX2 registers. See vec_portable.h for what each
 // operation means; the bits are the same.
 #include <immintrin.h>
+#include <string.h>
 
 typedef struct {
 	__m256 lo, hi;
@@ -78,6 +79,60 @@ INLINE float vtop(v16 x) {
 	b = _mm_max_ps(b, _mm_movehl_ps(b, b));
 	return _mm_cvtss_f32(_mm_max_ss(b, _mm_shuffle_ps(b, b, 1)));
 }
+
+typedef struct {
+	__m256i lo, hi;
+} h32;
+
+INLINE h32 hload(const bf16 *p) { return (h32){_mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 16))}; }
+INLINE h32 hload_n(const bf16 *p, int n) {
+	bf16 part[32] = {0};
+	memcpy(part, p, (size_t)n * 2);
+	return hload(part);
+}
+INLINE h32 hset(pair16 x) { return (h32){_mm256_set1_epi32((int)x), _mm256_set1_epi32((int)x)}; }
+INLINE h32 up16(const bf16 *p, int n) {
+	h32 h = n == 16 ? (h32){_mm256_loadu_si256((const __m256i *)p), _mm256_setzero_si256()} : hload_n(p, n);
+	return (h32){_mm256_cvtepu16_epi32(_mm256_castsi256_si128(h.lo)), _mm256_cvtepu16_epi32(_mm256_extracti128_si256(h.lo, 1))};
+}
+INLINE h32 hzip(const bf16 *even, const bf16 *odd, int n) {
+	h32 e = up16(even, n), o = up16(odd, n);
+	return (h32){_mm256_or_si256(e.lo, _mm256_slli_epi32(o.lo, 16)), _mm256_or_si256(e.hi, _mm256_slli_epi32(o.hi, 16))};
+}
+INLINE v16 hwiden(const bf16 *p, int n) {
+	h32 h = up16(p, n);
+	return PAIR((__m256)_mm256_slli_epi32(h.lo, 16), (__m256)_mm256_slli_epi32(h.hi, 16));
+}
+INLINE __m256i narrow8(__m256 x) {
+	__m256i b = (__m256i)x, top = _mm256_srli_epi32(b, 16), one = _mm256_set1_epi32(1);
+	__m256i r = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(b, _mm256_set1_epi32(0x7fff)), _mm256_and_si256(top, one)), 16);
+	__m256i tiny = _mm256_cmpeq_epi32(_mm256_and_si256(b, _mm256_set1_epi32(0x7f800000)), _mm256_setzero_si256());
+	r = _mm256_blendv_epi8(r, _mm256_and_si256(top, _mm256_set1_epi32(0x8000)), tiny);
+	return _mm256_blendv_epi8(r, _mm256_or_si256(top, _mm256_set1_epi32(0x40)), (__m256i)_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+INLINE void hnarrow(bf16 *p, v16 x, int n) {
+	bf16 part[16];
+	__m256i r = _mm256_permute4x64_epi64(_mm256_packus_epi32(narrow8(x.lo), narrow8(x.hi)), 0xd8);
+	if (n == 16)
+		_mm256_storeu_si256((__m256i *)p, r);
+	else {
+		_mm256_storeu_si256((__m256i *)part, r);
+		memcpy(p, part, (size_t)n * 2);
+	}
+}
+INLINE __m256 hdot8(__m256 acc, __m256i a, __m256i b) {
+	__m256i upper = _mm256_set1_epi32((int)0xffff0000);
+	acc = _mm256_fmadd_ps((__m256)_mm256_and_si256(a, upper), (__m256)_mm256_and_si256(b, upper), acc);
+	return _mm256_fmadd_ps((__m256)_mm256_slli_epi32(a, 16), (__m256)_mm256_slli_epi32(b, 16), acc);
+}
+INLINE v16 hdot(v16 acc, h32 a, h32 b) { return PAIR(hdot8(acc.lo, a.lo, b.lo), hdot8(acc.hi, a.hi, b.hi)); }
+INLINE unsigned hmode_on(void) {
+	unsigned old = _mm_getcsr();
+	_mm_setcsr(old | 0x8040); // flush to zero, denormals are zeros
+	return old;
+}
+INLINE void hmode_off(unsigned old) { _mm_setcsr(old); }
+#define PIN(x) __asm__ volatile("" : "+x"((x).lo), "+x"((x).hi))
 
 #define DOT_ROWS 3
 enum { DOT_M = DOT_ROWS, DOT_N = 2, OUT_M = 6, OUT_V = 1 };

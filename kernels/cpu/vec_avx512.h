@@ -56,6 +56,43 @@ INLINE v16 fold4(v16 a, v16 b, v16 c, v16 d) {
 	return vadd(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
 }
 
+typedef __m512i h32;
+
+INLINE h32 hload(const bf16 *p) { return _mm512_loadu_si512(p); }
+INLINE h32 hload_n(const bf16 *p, int n) { return _mm512_maskz_loadu_epi16((__mmask32)((1ull << n) - 1), p); }
+INLINE h32 hset(pair16 x) { return _mm512_set1_epi32((int)x); }
+INLINE __m512i up16(const bf16 *p, int n) { return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(n), p)); }
+INLINE h32 hzip(const bf16 *even, const bf16 *odd, int n) { return _mm512_or_si512(up16(even, n), _mm512_slli_epi32(up16(odd, n), 16)); }
+INLINE v16 hwiden(const bf16 *p, int n) { return (v16)_mm512_slli_epi32(up16(p, n), 16); }
+#ifdef __AVX512BF16__
+INLINE void hnarrow(bf16 *p, v16 x, int n) { _mm256_mask_storeu_epi16(p, first_lanes(n), (__m256i)_mm512_cvtneps_pbh(x)); }
+INLINE v16 hdot(v16 acc, h32 a, h32 b) { return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b); }
+INLINE unsigned hmode_on(void) { return 0; }
+INLINE void hmode_off(unsigned old) { (void)old; }
+#define PIN(x) ((void)(x))
+#else
+INLINE void hnarrow(bf16 *p, v16 x, int n) {
+	__m512i b = (__m512i)x, odd = _mm512_and_si512(_mm512_srli_epi32(b, 16), _mm512_set1_epi32(1));
+	__m512i r = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(b, _mm512_set1_epi32(0x7fff)), odd), 16);
+	__mmask16 tiny = _mm512_testn_epi32_mask(b, _mm512_set1_epi32(0x7f800000)), nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+	r = _mm512_mask_and_epi32(r, tiny, _mm512_srli_epi32(b, 16), _mm512_set1_epi32(0x8000));
+	r = _mm512_mask_or_epi32(r, nan, _mm512_srli_epi32(b, 16), _mm512_set1_epi32(0x40));
+	_mm256_mask_storeu_epi16(p, first_lanes(n), _mm512_cvtepi32_epi16(r));
+}
+INLINE v16 upper_half(h32 x) { return (v16)_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000)); }
+INLINE v16 hdot(v16 acc, h32 a, h32 b) {
+	acc = _mm512_fmadd_ps(upper_half(a), upper_half(b), acc);
+	return _mm512_fmadd_ps((v16)_mm512_slli_epi32(a, 16), (v16)_mm512_slli_epi32(b, 16), acc);
+}
+INLINE unsigned hmode_on(void) {
+	unsigned old = _mm_getcsr();
+	_mm_setcsr(old | 0x8040); // flush to zero, denormals are zeros
+	return old;
+}
+INLINE void hmode_off(unsigned old) { _mm_setcsr(old); }
+#define PIN(x) __asm__ volatile("" : "+v"(x))
+#endif
+
 // Register tiles: DOT_M x DOT_N accumulators of 16 lanes; OUT_M rows by OUT_V vectors.
 #define DOT_ROWS 6
 enum { DOT_M = DOT_ROWS, DOT_N = 4, OUT_M = 6, OUT_V = 4 };

@@ -69,5 +69,71 @@ INLINE float vtop(v16 x) {
 	return x.l[0];
 }
 
+// bfloat16, as VDPBF16PS computes with it: 32 elements, lane l has 2l and 2l+1.
+typedef struct {
+	bf16 e[32];
+} h32;
+
+INLINE h32 hload_n(const bf16 *p, int n) { // the first n elements, 0 <= n <= 32, then zeros
+	h32 r;
+	for (int i = 0; i < 32; i++)
+		r.e[i] = i < n ? p[i] : 0;
+	return r;
+}
+INLINE h32 hload(const bf16 *p) { return hload_n(p, 32); }
+INLINE h32 hset(pair16 x) {
+	h32 r;
+	for (int i = 0; i < 32; i++)
+		r.e[i] = (bf16)(x >> 16 * (i % 2));
+	return r;
+}
+// hzip: lane l is (even[l], odd[l]) for l < n, 0 <= n <= 16, the others zero.
+INLINE h32 hzip(const bf16 *even, const bf16 *odd, int n) {
+	h32 r;
+	for (int i = 0; i < 32; i++)
+		r.e[i] = i / 2 >= n ? 0 : i % 2 ? odd[i / 2] : even[i / 2];
+	return r;
+}
+INLINE float widen1(bf16 x) {
+	uint32_t b = (uint32_t)x << 16;
+	float f;
+	memcpy(&f, &b, 4);
+	return f;
+}
+INLINE v16 hwiden(const bf16 *p, int n) { EACH(i < n ? widen1(p[i]) : 0); }
+// To the nearest, ties to even; denormals become zeros, NaNs quiet.
+INLINE bf16 narrow1(float x) {
+	uint32_t b;
+	memcpy(&b, &x, 4);
+	if ((b & 0x7f800000) == 0)
+		return (bf16)(b >> 16 & 0x8000);
+	if (x != x)
+		return (bf16)(b >> 16 | 0x40);
+	return (bf16)((b + 0x7fff + (b >> 16 & 1)) >> 16);
+}
+INLINE void hnarrow(bf16 *p, v16 x, int n) {
+	for (int i = 0; i < n; i++)
+		p[i] = narrow1(x.l[i]);
+}
+// Denormals count as zeros, going in and coming out. A result is denormal if it
+// is so when rounded to 24 bits with an exponent that has no end.
+INLINE float flush1(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
+INLINE float fma_flush(bf16 a, bf16 b, float c) {
+	float x = flush1(widen1(a)), y = flush1(widen1(b)), r = fmaf(x, y, c);
+	if (fabsf(r) == 0x1p-126f && fabs((double)x * (double)y + (double)c) < 0x1p-126 - 0x1p-151)
+		return copysignf(0, r);
+	return flush1(r);
+}
+// acc + the second product, rounded, + the first, rounded.
+INLINE v16 hdot(v16 acc, h32 a, h32 b) {
+	LANES acc.l[i] = fma_flush(a.e[2 * i], b.e[2 * i], fma_flush(a.e[2 * i + 1], b.e[2 * i + 1], flush1(acc.l[i])));
+	return acc;
+}
+// A level without the instruction sets the processor's mode to have denormals
+// flushed while it adds, with the sums pinned so that none crosses over.
+INLINE unsigned hmode_on(void) { return 0; }
+INLINE void hmode_off(unsigned old) { (void)old; }
+#define PIN(x) ((void)(x))
+
 #define DOT_ROWS 1
 enum { DOT_M = DOT_ROWS, DOT_N = 2, OUT_M = 2, OUT_V = 1 };

@@ -30,6 +30,7 @@ func Cases(oracle kernels.Device, op ir.Op) ([]Case, error) {
 		return nil, fmt.Errorf("%s: no case", op)
 	}
 	cases, err := make(&maker{rand.New(rand.NewPCG(uint64(op), 7)), oracle})
+	cases = append(cases, inBF16(op, cases)...)
 	for i := range cases {
 		cases[i].Op = op
 		if cases[i].Name == "" {

@@ -77,10 +77,12 @@ func Compare(t *testing.T, oracle, dev kernels.Device) {
 			t.Errorf("%s: %d cases: %v", op, len(cs), err)
 			continue
 		}
-		if !dev.Supports(op, ir.F32) {
-			t.Errorf("%s f32: no kernel on %s", op, dev.Info().Family)
-			missing++
-			continue
+		for _, c := range cs {
+			if !dev.Supports(op, c.weights()) {
+				t.Errorf("%s %s: no kernel on %s", op, c.weights(), dev.Info().Family)
+				missing++
+				break
+			}
 		}
 		for _, c := range cs {
 			want, err := Exec(oracle, c)
@@ -105,7 +107,17 @@ func Compare(t *testing.T, oracle, dev kernels.Device) {
 			}
 		}
 	}
-	t.Logf("%s: %d of %d ops in f32, %d cases", dev.Info().Family, len(ir.Ops())-missing, len(ir.Ops()), ran)
+	t.Logf("%s: %d of %d ops, %d cases", dev.Info().Family, len(ir.Ops())-missing, len(ir.Ops()), ran)
+}
+
+// weights is the type of the weights.
+func (c Case) weights() ir.DType {
+	for _, o := range c.In {
+		if o.Type.DType == ir.BF16 {
+			return ir.BF16
+		}
+	}
+	return ir.F32
 }
 
 // integer says whether an output holds integers.

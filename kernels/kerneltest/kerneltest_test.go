@@ -27,7 +27,7 @@ func open(t *testing.T, level string, threads int) kernels.Device {
 
 // everyLevel runs a test at each level; those this machine can't run are skipped and say so.
 func everyLevel(t *testing.T, test func(t *testing.T, level string)) {
-	for _, level := range []string{"avx512", "avx2", "portable"} {
+	for _, level := range []string{"avx512bf16", "avx512", "avx2", "portable"} {
 		t.Run(level, func(t *testing.T) {
 			if !slices.Contains(cpu.Levels(), level) {
 				t.Skipf("this processor does not run %s", level)

@@ -109,11 +109,12 @@ func ExecYielding(dev kernels.Device, c Case, yield func(between bool) error) ([
 	}
 	var outs [][]float32
 	for _, ref := range p.Steps[0].Out {
-		data := make([]float32, p.Slots[ref.Slot].Type.Shape.Elements(c.Dims))
-		if err := dev.Read(raw(data), slots[ref.Slot], 0); err != nil {
+		t := p.Slots[ref.Slot].Type
+		data := make([]byte, t.Bytes(c.Dims))
+		if err := dev.Read(data, slots[ref.Slot], 0); err != nil {
 			return nil, err
 		}
-		outs = append(outs, data)
+		outs = append(outs, values(t.DType, data))
 	}
 	return outs, nil
 }
@@ -138,8 +139,11 @@ func upload(dev kernels.Device, parts [][]float32) ([]kernels.Buffer, error) {
 }
 
 func (o Operand) bytes() []byte {
-	if o.Type.DType == ir.I32 {
+	switch o.Type.DType {
+	case ir.I32:
 		return raw(o.I)
+	case ir.BF16:
+		return narrowed(o.F)
 	}
 	return raw(o.F)
 }

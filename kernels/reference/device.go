@@ -30,7 +30,7 @@ func Open(o Options) *Device {
 
 // Info says what the device is.
 func (d *Device) Info() kernels.Info {
-	i := kernels.Info{Kind: "reference", Name: "reference", Family: "reference-f32", Why: "the oracle: float32 storage, float64 sums, one thread", Threads: 1}
+	i := kernels.Info{Kind: "reference", Name: "reference", Family: "reference", Why: "the oracle: float32 storage, float64 sums, one thread", Threads: 1}
 	if d.limit > 0 {
 		i.MemoryBytes = d.limit
 		i.FreeBytes = d.limit - d.used.Load()
@@ -139,6 +139,9 @@ func (d *Device) Zero(dst kernels.Buffer) error {
 
 // Supports reports whether the op can run with weights of the given type.
 func (d *Device) Supports(op ir.Op, weights ir.DType) bool {
+	if weights == ir.BF16 {
+		return op == ir.OpEmbed || op == ir.OpNarrow || products[op]
+	}
 	return d.table[op] != nil && weights == ir.F32
 }
 
@@ -158,7 +161,9 @@ func (d *Device) Run(p *ir.Program, dims ir.Dims, slots []kernels.Buffer, arena 
 		}
 	}
 	for i, c := range calls {
+		c.widen()
 		d.table[c.op](c)
+		c.narrow()
 		if p.Steps[i].Yield && yield != nil {
 			if err := yield(true); err != nil {
 				return err
@@ -207,6 +212,9 @@ func (d *Device) bind(p *ir.Program, dims ir.Dims, slots []kernels.Buffer, arena
 				}
 			}
 		}
+		if c.halves() && !d.Supports(n.Op, ir.BF16) {
+			return nil, fmt.Errorf("step %d %s: %w for %s", i, n.Op, kernels.ErrUnsupported, ir.BF16)
+		}
 		calls[i] = c
 	}
 	return calls, nil
@@ -253,6 +261,10 @@ func (d *Device) operand(t ir.Type, class ir.Class, ref ir.Ref, dims ir.Dims, sl
 	}
 	n := len(mem) / 4
 	switch {
+	case t.DType == ir.BF16 && len(mem) > 0:
+		out.half = unsafe.Slice((*uint16)(unsafe.Pointer(&mem[0])), len(mem)/2)
+		out.f = make([]float32, len(out.half))
+	case t.DType == ir.BF16:
 	case t.DType != ir.F32 && t.DType != ir.I32:
 		return out, fmt.Errorf("%w for %s", kernels.ErrUnsupported, t.DType)
 	case n == 0:

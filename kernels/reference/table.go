@@ -15,7 +15,8 @@ type tensor[F real] struct {
 	shape []int
 	f     []F
 	i     []int32
-	parts [][]F // of a group
+	parts [][]F    // of a group
+	half  []uint16 // of bfloat16: its memory, of which f is a copy
 
 	computed bool // by an earlier node: integers are right by construction and not there to be checked yet
 }
@@ -76,8 +77,8 @@ func table[F real]() map[ir.Op]kernel[F] {
 		ir.OpTopK: topK[F], ir.OpTopKGrad: topKGrad[F],
 		ir.OpExpertLinear: expertLinear[F], ir.OpExpertGradX: expertGradX[F], ir.OpExpertGradW: expertGradW[F],
 		ir.OpScaleRows: scaleRows[F], ir.OpSumRows: sumRows[F], ir.OpRepeatRows: repeatRows[F], ir.OpRowDot: rowDot[F],
-		ir.OpAdapt: adapt[F],
-		ir.OpConv:  conv[F], ir.OpConvState: convState[F], ir.OpConvGrad: convGrad[F], ir.OpConvGradW: convGradW[F],
+		ir.OpAdapt: adapt[F], ir.OpNarrow: narrow[F],
+		ir.OpConv: conv[F], ir.OpConvState: convState[F], ir.OpConvGrad: convGrad[F], ir.OpConvGradW: convGradW[F],
 		ir.OpDelta: delta[F], ir.OpDeltaState: deltaState[F], ir.OpDeltaGrad: deltaGrad[F],
 	}
 }

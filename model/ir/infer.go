@@ -279,6 +279,11 @@ func inferAdamW(in []Type, _ Attrs) ([]Type, error) {
 	return []Type{in[0], in[1], in[2]}, want(ok, "hyper is %s, takes f32[%d]", in[4], HyperLen)
 }
 
+func inferNarrow(in []Type, _ Attrs) ([]Type, error) {
+	ok := in[0].Shape.Equal(in[1].Shape) && float(in[0]) && in[1].DType == F32
+	return []Type{in[0]}, want(ok, "x does not fit w")
+}
+
 func flopsLinear(in, _ []Type, _ Attrs, d Dims) int64 {
 	return 2 * in[0].Shape.Elements(d) * int64(in[1].Shape[0].Size(d))
 }

@@ -101,6 +101,9 @@ const (
 	// without an adapter has two empty parts.
 	OpAdapt // y[rows,N], x[rows,K], group, place[rows] i32, scale[rows]; Offset=module, Of=modules -> y + scale*(x·Aᵀ·Bᵀ) with the A and B of adapter place-1; place 0: y
 
+	// Storage.
+	OpNarrow // w, x f32 of one shape -> x rounded to the type of w (in place)
+
 	OpSliceGrad    // dy[rows,Heads*HeadDim]; Offset, Of -> [rows,Heads*Of], zero outside the slice
 	OpGELUGrad     // x, dy -> dx
 	OpGELUTanhGrad // x, dy -> dx
@@ -275,6 +278,8 @@ var table = [numOps]Spec{
 	OpDeltaState: {Name: "DeltaState", MinIn: 9, MaxIn: 9, Outputs: 2, InPlace: 1, Attrs: deltaAttrs, Grad: GradNone, Why: whyCache, Infer: inferDeltaState, FLOPs: flopsDelta},
 
 	OpAdapt: {Name: "Adapt", MinIn: 5, MaxIn: 5, Outputs: 1, Reuse: true, Attrs: AttrOffset | AttrOf, Grad: GradNone, Why: "sampling only; a run trains one adapter, as Linears", Infer: inferAdapt},
+
+	OpNarrow: {Name: "Narrow", MinIn: 2, MaxIn: 2, Outputs: 1, InPlace: 1, Grad: GradNone, Why: whyOptim, Infer: inferNarrow},
 
 	OpSliceGrad:    {Name: "SliceGrad", MinIn: 1, MaxIn: 1, Outputs: 1, Attrs: sliceAttrs, Grad: GradNone, Why: whyBackward, Infer: inferSliceGrad},
 	OpGELUGrad:     {Name: "GELUGrad", MinIn: 2, MaxIn: 2, Outputs: 1, Reuse: true, Grad: GradNone, Why: whyBackward, Infer: inferSame},

@@ -323,7 +323,7 @@ func TestRules(t *testing.T) {
 			ir.OpSegmentSum, ir.OpSegmentExpand},
 		"gradients": {ir.OpLinearGradX, ir.OpLinearGradW, ir.OpBiasGrad, ir.OpEmbedGrad, ir.OpRMSNormGrad, ir.OpRMSNormGradW, ir.OpAttentionGrad, ir.OpSiLUMulGrad,
 			ir.OpLogProbGrad, ir.OpSliceGrad, ir.OpGELUGrad, ir.OpGELUTanhGrad, ir.OpTopKGrad, ir.OpExpertGradX, ir.OpExpertGradW, ir.OpConvGrad, ir.OpConvGradW, ir.OpDeltaGrad},
-		"optimizers":       {ir.OpSumSquares, ir.OpAdamW},
+		"optimizers":       {ir.OpSumSquares, ir.OpAdamW, ir.OpNarrow},
 		"experts":          {ir.OpTopK, ir.OpExpertLinear, ir.OpScaleRows, ir.OpSumRows, ir.OpRepeatRows, ir.OpRowDot},
 		"linear attention": {ir.OpConv, ir.OpDelta, ir.OpDecay, ir.OpSoftplus, ir.OpJoin},
 	}

@@ -1,0 +1,174 @@
+// Products with bfloat16 weights: the other operand is rounded to bfloat16,
+// sums are float32. See doc.go for the orders of summation.
+
+typedef struct {
+	const float *from;    // [rows, cols]
+	bf16 *to;             // [rows, ld], zeros beyond cols
+	const int32_t *order; // of the rows of from; null for theirs
+	int64_t cols, ld;
+} narrow_args;
+
+static void narrow_part(const void *arg, int64_t from, int64_t to, int who) {
+	const narrow_args *p = arg;
+	(void)who;
+	for (int64_t r = from; r < to; r++) {
+		const float *x = p->from + (p->order ? p->order[r] : r) * p->cols;
+		bf16 *y = p->to + r * p->ld;
+		for (int64_t i = 0; i < p->cols; i += 16) {
+			int n = p->cols - i < 16 ? (int)(p->cols - i) : 16;
+			hnarrow(y + i, get(x, i, n), n);
+		}
+		for (int64_t i = p->cols; i < p->ld; i++)
+			y[i] = 0;
+	}
+}
+
+static void narrow_rows(const call *c, bf16 *to, int64_t ld, const float *from, const int32_t *order, int64_t rows, int64_t cols) {
+	narrow_args p = {from, to, order, cols, ld};
+	split(c, rows, 4 + 0.15 * (double)cols, narrow_part, &p);
+}
+
+// Narrow: w = x rounded. Items are rows of up to 4096 elements.
+static int narrow(const call *c) {
+	int64_t n = c->d[0] * c->d[1] * c->d[2] * c->d[3], whole = n / 4096;
+	narrow_rows(c, c->out[0], 4096, fin(c, 1), 0, whole, 4096);
+	narrow_rows(c, (bf16 *)c->out[0] + whole * 4096, n - whole * 4096, fin(c, 1) + whole * 4096, 0, n > whole * 4096, n - whole * 4096);
+	return OK;
+}
+
+typedef struct {
+	const int32_t *ids;
+	const bf16 *table;
+	float *out;
+	int64_t d;
+} embed16_args;
+
+static void embed16_part(const void *arg, int64_t from, int64_t to, int who) {
+	const embed16_args *p = arg;
+	(void)who;
+	for (int64_t r = from; r < to; r++)
+		for (int64_t i = 0; i < p->d; i += 16) {
+			int n = p->d - i < 16 ? (int)(p->d - i) : 16;
+			put(p->out + r * p->d, i, hwiden(p->table + p->ids[r] * p->d + i, n), n);
+		}
+}
+
+static int embed16(const call *c) {
+	embed16_args p = {iin(c, 0), hin(c, 1), fout(c, 0), c->d[2]};
+	split(c, c->d[0], 10 + 0.2 * (double)p.d, embed16_part, &p);
+	return OK;
+}
+
+typedef struct {
+	const bf16 *x, *w; // x[M,K], w[N,K]
+	const float *bias;
+	float *y; // [M,N]
+	int64_t m, n, k, mb, nb;
+} linear16_args;
+
+// Blocks as in linear_part.
+static void linear16_part(const void *arg, int64_t from, int64_t to, int who) {
+	const linear16_args *p = arg;
+	int64_t blocks_m = (p->m + p->mb - 1) / p->mb;
+	(void)who;
+	for (int64_t item = from; item < to; item++) {
+		int64_t m0 = item % blocks_m * p->mb, n0 = item / blocks_m * p->nb;
+		int64_t m1 = m0 + p->mb < p->m ? m0 + p->mb : p->m, n1 = n0 + p->nb < p->n ? n0 + p->nb : p->n;
+		for (int64_t m = m0; m < m1; m += DOT_M) {
+			const bf16 *a[DOT_M];
+			int rows = m1 - m < DOT_M ? (int)(m1 - m) : DOT_M;
+			for (int i = 0; i < rows; i++)
+				a[i] = p->x + (m + i) * p->k;
+			dot_block16(rows, n1 - n0, a, p->w + n0 * p->k, p->k, p->k, p->bias ? p->bias + n0 : 0, p->y + m * p->n + n0, p->n);
+		}
+	}
+}
+
+static int linear16(const call *c) {
+	linear16_args p = {0, hin(c, 1), c->s->nin > 2 ? fin(c, 2) : 0, fout(c, 0), c->d[0], c->d[1], c->d[2], 0, 0};
+	if (!p.m || !p.n)
+		return OK;
+	bf16 *x = shared_memory(c->ctx, p.m * p.k * 2);
+	if (!x)
+		return NO_MEMORY;
+	narrow_rows(c, x, p.k, fin(c, 0), 0, p.m, p.k);
+	p.x = x;
+	dot_blocks(c, p.m, p.n, 2 * p.k, &p.mb, &p.nb);
+	split(c, ((p.m + p.mb - 1) / p.mb) * ((p.n + p.nb - 1) / p.nb), 0.01 * (double)(p.mb * p.nb * p.k), linear16_part, &p);
+	return OK;
+}
+
+// pack_pairs: rows r and r+1 of b side by side, panels of PANEL columns,
+// [r/2][PANEL]; missing columns and a missing last row are zero.
+static void pack_pairs(pair16 *to, const bf16 *b, int64_t ldb, int64_t n, int64_t r) {
+	static const bf16 none[16];
+	int64_t pairs = (r + 1) / 2;
+	for (int64_t j = 0; j < n; j += PANEL, to += PANEL * pairs)
+		for (int64_t p = 0; p < pairs; p++)
+			for (int64_t q = 0; q < PANEL; q += 16) {
+				int64_t left = n - j - q;
+				int cols = left >= 16 ? 16 : left > 0 ? (int)left : 0;
+				const bf16 *even = b + 2 * p * ldb + j + q, *odd = 2 * p + 1 < r ? even + ldb : none;
+				if (!cols)
+					even = odd = none;
+				h32 both = hzip(even, odd, cols);
+				memcpy(to + p * PANEL + q, &both, 64);
+			}
+}
+
+// outer_product16: row[i][j] = sum over r < rn of a*b from zero; rows of a are
+// pairs along r, lda pairs apart. m <= BLOCK_I, n <= BLOCK_J.
+static void outer_product16(float *scratch, int64_t m, int64_t n, float *const *row, const pair16 *a, int64_t lda, const bf16 *b, int64_t ldb, int64_t rn) {
+	enum { ROWS = 2 * BLOCK_R }; // as many bytes as of float32
+	pair16 *pb = (pair16 *)scratch;
+	for (int64_t r0 = 0; r0 < rn || r0 == 0; r0 += ROWS) {
+		int64_t r = rn - r0 < ROWS ? rn - r0 : ROWS, pairs = (r + 1) / 2;
+		pack_pairs(pb, b + r0 * ldb, ldb, n, r);
+		for (int64_t j = 0; j < n; j += PANEL)
+			for (int64_t i = 0; i < m; i += OUT_M) {
+				float *at[OUT_M];
+				int64_t rows = m - i < OUT_M ? m - i : OUT_M, cols = n - j < PANEL ? n - j : PANEL;
+				for (int64_t q = 0; q < rows; q++)
+					at[q] = row[i + q] + j;
+				outer_block16(rows, cols, at, a + i * lda + r0 / 2, lda, 1, pb + j * pairs, PANEL, pairs, r0 > 0);
+			}
+	}
+}
+
+typedef struct {
+	const call *c;
+	const float *dy;  // [M,N], to find rows of zeros
+	const pair16 *dy16; // [M,pairs]
+	const bf16 *w;    // [N,K]
+	float *dx;        // [M,K]
+	int64_t m, n, k, pairs;
+	blocks b;
+} gradx16_args;
+
+static void gradx16_product(const void *arg, int64_t row, int64_t rows, int64_t col, int64_t cols, int who) {
+	const gradx16_args *p = arg;
+	float *dx[BLOCK_I];
+	for (int64_t i = 0; i < rows; i++)
+		dx[i] = p->dx + (row + i) * p->k + col;
+	outer_product16(scratch_of(p->c, who), rows, cols, dx, p->dy16 + row * p->pairs, p->pairs, p->w + col, p->k, p->n);
+}
+
+static void gradx16_part(const void *arg, int64_t from, int64_t to, int who) {
+	const gradx16_args *p = arg;
+	for (int64_t item = from; item < to; item++)
+		gradx_item(p->dy, p->dx, p->m, p->n, p->k, p->b, item, gradx16_product, p, who);
+}
+
+static int linear_grad_x16(const call *c) {
+	gradx16_args p = {c, fin(c, 0), 0, hin(c, 1), fout(c, 0), c->d[0], c->d[1], c->d[2], (c->d[1] + 1) / 2, {0, 0, 0, 0}};
+	if (!p.m || !p.k)
+		return OK;
+	bf16 *dy = shared_memory(c->ctx, p.m * p.pairs * 4);
+	if (!dy)
+		return NO_MEMORY;
+	narrow_rows(c, dy, 2 * p.pairs, p.dy, 0, p.m, p.n);
+	p.dy16 = (const pair16 *)dy;
+	p.b = share_out(c, p.m, p.k);
+	split(c, p.b.ni * p.b.nj, 0.01 * (double)(p.b.bi * p.b.bj * p.n), gradx16_part, &p);
+	return OK;
+}
