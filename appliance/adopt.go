@@ -89,7 +89,7 @@ func (a *Appliance) adopt(model, name string, uni *export.Uniform) (store.Checkp
 		Finished: &store.Finish{Reason: "success", Detail: "an adapter was imported", Time: now}}
 	cp := store.Checkpoint{CheckpointKey: store.CheckpointKey{RunID: RunID(session.ID, 0), Kind: store.KindWeights, Name: name},
 		Adapter: store.Adapter{Rank: c.Rank, Alpha: c.Alpha, TrainAttn: c.Attention, TrainMLP: c.MLP, TrainUnembed: c.Unembed},
-		Created: now, BaseModel: model, Numerics: a.numerics()}
+		Created: now, BaseModel: model, Numerics: a.numerics(model)}
 	infos, err := a.db.Blobs().PutAll(context.Background(), len(uni.Tensors), func(i int) ([]byte, error) { return read(uni.Tensors[i]) })
 	if err != nil {
 		return cp, err

@@ -14,6 +14,7 @@ import (
 
 	"smolgym/appliance/engine"
 	"smolgym/kernels"
+	"smolgym/model/ir"
 	"smolgym/store"
 	"smolgym/store/blob"
 )
@@ -22,7 +23,7 @@ import (
 type Options struct {
 	Data      string // folder, made if it isn't there
 	Device    string // auto, cpu or cuda[:N]; empty is auto
-	Precision string // auto or fp32; empty is auto
+	Precision string // auto, fp32 or bf16; empty is auto
 	Context   int    // tokens, cap on every model's context; 0 = the model's own
 	Memory    int64  // bytes of device memory to use; 0 = what the device has
 	Threads   int    // 0 = all
@@ -138,7 +139,7 @@ func (a *Appliance) open() error {
 	if s := a.opt.DecodeShare; !(s >= 0 && s < 1) {
 		return fmt.Errorf("decode share %v: give a number above 0 and below 1", s)
 	}
-	if err := checkPrecision(a.opt.Precision, a.opt.Device); err != nil {
+	if err := checkPrecision(a.opt.Precision); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(a.opt.Data, 0o700); err != nil {
@@ -256,7 +257,7 @@ const keepStored = 24 * time.Hour
 // Status is what health checks and users want to know first.
 type Status struct {
 	Device      kernels.Info
-	Precision   string
+	Precision   string // the policy; each model has its own
 	Numerics    string
 	Schema      int
 	Started     time.Time
@@ -274,7 +275,7 @@ func (a *Appliance) Status() (Status, error) {
 	if err != nil {
 		return Status{}, problemOf("list models", err)
 	}
-	s := Status{Device: because(a.opt.Device, a.eng.Device()), Precision: "fp32", Numerics: a.numerics(), Schema: store.Schema, Started: a.started, Models: len(onlyModels(models)), Queue: a.eng.Queue()}
+	s := Status{Device: because(a.opt.Device, a.eng.Device()), Precision: a.precision(), Numerics: fmt.Sprintf("%s v%d", a.eng.Device().Family, kernels.NumericsVersion), Schema: store.Schema, Started: a.started, Models: len(onlyModels(models)), Queue: a.eng.Queue()}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s.Sessions = len(a.sessions)
@@ -295,8 +296,12 @@ func (a *Appliance) Status() (Status, error) {
 // Stats are the engine's counters.
 func (a *Appliance) Stats() EngineStats { return a.eng.Stats() }
 
-// numerics says by which rules numbers are computed: results of equal strings are
-// equal to the bit.
-func (a *Appliance) numerics() string {
-	return fmt.Sprintf("%s fp32 v%d", a.eng.Device().Family, kernels.NumericsVersion)
+// numerics says by which rules a model's numbers are computed: results of equal
+// strings are equal to the bit. The name may be that of a model that has gone.
+func (a *Appliance) numerics(model string) string {
+	matrices := ir.F32
+	if m, err := a.model(model); err == nil {
+		matrices = a.matrices(m)
+	}
+	return fmt.Sprintf("%s %s v%d", a.eng.Device().Family, precisionOf(matrices), kernels.NumericsVersion)
 }

@@ -86,9 +86,9 @@ func (a *Appliance) loadBase(ctx context.Context, name string) (*base, error) {
 	}
 	began := a.now()
 	for {
-		e, err := a.eng.LoadBase(m.Name, x.Checkpoint, untilDone{src, ctx}, x.Tokenizer)
+		e, err := a.eng.LoadBase(m.Name, x.Checkpoint, untilDone{src, ctx}, x.Tokenizer, a.matrices(m))
 		if err == nil {
-			a.log.Info("model loaded", "model", m.Name, "bytes", e.Info().Bytes, "seconds", a.now().Sub(began).Seconds())
+			a.log.Info("model loaded", "model", m.Name, "precision", precisionOf(e.Info().DType), "bytes", e.Info().Bytes, "seconds", a.now().Sub(began).Seconds())
 			return &base{name: m.Name, eng: e, tok: x.Tokenizer}, nil
 		}
 		again := false

@@ -90,7 +90,7 @@ func (a *Appliance) writeCheckpoint(r *run, t *engine.Trainer, key store.Checkpo
 	}()
 	rec := r.record()
 	cp := store.Checkpoint{CheckpointKey: key, Adapter: rec.Adapter, Created: a.now(), UserMetadata: req.UserMetadata,
-		BaseModel: rec.BaseModel, Step: t.StepCount(), Numerics: a.numerics()}
+		BaseModel: rec.BaseModel, Step: t.StepCount(), Numerics: a.numerics(rec.BaseModel)}
 	if req.TTL > 0 {
 		at := cp.Created.Add(req.TTL)
 		cp.Expires = &at

@@ -1,26 +1,60 @@
 package appliance
 
 import (
+	"fmt"
 	"strings"
 
 	"smolgym/kernels"
 	"smolgym/kernels/cpu"
 	"smolgym/kernels/reference"
+	"smolgym/model/ir"
+	"smolgym/model/safetensors"
+	"smolgym/store"
 )
 
 // checkPrecision refuses what has no kernels yet.
-func checkPrecision(precision, device string) error {
+func checkPrecision(precision string) error {
 	switch precision {
-	case "", "auto", "fp32":
+	case "", "auto", "fp32", "bf16":
 		return nil
-	case "bf16":
-		return Problemf(CodeUnsupported, "precision bf16: the CPU device of this version computes in fp32 only; checkpoints in bf16 are widened exactly").
-			WithHint("use --precision fp32 or auto")
 	case "fp16":
 		return Problemf(CodeUnsupported, "precision fp16: fp16 arithmetic is for CUDA devices, which this version doesn't have").
-			WithHint("use --precision fp32 or auto")
+			WithHint("use --precision auto, bf16 or fp32")
 	}
 	return Problemf(CodeUser, "precision %q is unknown", clip(precision)).WithHint("use auto, fp32, bf16 or fp16")
+}
+
+// bf16From is the number of parameters from which a model's matrices are bf16 when
+// the precision is auto: smaller models take little time and memory either way.
+const bf16From = 20_000_000
+
+// matrices is the type of a model's matrices in device memory. With auto they are
+// bf16 where that is faster and what most weights are stored in.
+func (a *Appliance) matrices(m store.Model) ir.DType {
+	auto := a.opt.Precision == "" || a.opt.Precision == "auto"
+	if a.opt.Precision == "bf16" || auto && a.eng.Device().BF16 && m.Parameters >= bf16From && strings.HasPrefix(m.DType, string(safetensors.BF16)) {
+		return ir.BF16
+	}
+	return ir.F32
+}
+
+// precision is the policy in a word or in words.
+func (a *Appliance) precision() string {
+	switch p := a.opt.Precision; {
+	case p != "" && p != "auto":
+		return p
+	case a.eng.Device().BF16:
+		return fmt.Sprintf("auto: bf16 for models of %d M parameters and more that are stored in it, else fp32", bf16From/1_000_000)
+	}
+	return "fp32"
+}
+
+// precisionOf names what products are computed in; sums are fp32 in both.
+func precisionOf(matrices ir.DType) string {
+	if matrices == ir.BF16 {
+		return "bf16"
+	}
+	return "fp32"
 }
 
 // checkDevice refuses what can't be opened by this version.

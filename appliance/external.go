@@ -163,7 +163,7 @@ func (a *Appliance) export(from exported, key store.CheckpointKey, ttl time.Dura
 	if err != nil {
 		return nil, err
 	}
-	cp := store.Checkpoint{CheckpointKey: key, Adapter: from.adapter, Created: a.now(), BaseModel: from.baseModel, Step: from.step, Numerics: a.numerics()}
+	cp := store.Checkpoint{CheckpointKey: key, Adapter: from.adapter, Created: a.now(), BaseModel: from.baseModel, Step: from.step, Numerics: a.numerics(from.baseModel)}
 	if ttl > 0 {
 		at := cp.Created.Add(ttl)
 		cp.Expires = &at

@@ -16,8 +16,9 @@ type Loaded struct {
 type (
 	// LoadedModel is a base model.
 	LoadedModel struct {
-		Name  string
-		Bytes int64 // of its weights
+		Name      string
+		Bytes     int64  // of its weights
+		Precision string // of its matrix products: fp32 or bf16
 	}
 	// LoadedRun is a run with its training state.
 	LoadedRun struct {
@@ -42,7 +43,7 @@ func (a *Appliance) Loaded() Loaded {
 	a.mu.Lock()
 	var l Loaded
 	for _, b := range a.bases {
-		l.Models = append(l.Models, LoadedModel{b.name, b.eng.Info().Bytes})
+		l.Models = append(l.Models, LoadedModel{b.name, b.eng.Info().Bytes, precisionOf(b.eng.Info().DType)})
 	}
 	runs := make([]*run, 0, len(a.runs))
 	for _, r := range a.runs {

@@ -250,7 +250,6 @@ func TestOpenRefusals(t *testing.T) {
 		{Options{Device: "cuda"}, []string{"cuda", "--device cpu"}},
 		{Options{Device: "cuda:1"}, []string{"cuda:1"}},
 		{Options{Device: "tpu"}, []string{"tpu"}},
-		{Options{Precision: "bf16"}, []string{"bf16", "fp32"}},
 		{Options{Precision: "fp16"}, []string{"fp16", "CUDA"}},
 		{Options{Precision: "int3"}, []string{"int3"}},
 	} {

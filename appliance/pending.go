@@ -63,7 +63,7 @@ func (r *run) startLater(cp store.Checkpoint, optimizer bool) error {
 	r.pending = p
 	r.state.Lock()
 	defer r.state.Unlock()
-	r.rec.BaseModel, r.rec.Adapter, r.rec.Numerics = cp.BaseModel, cp.Adapter, r.a.numerics()
+	r.rec.BaseModel, r.rec.Adapter, r.rec.Numerics = cp.BaseModel, cp.Adapter, r.a.numerics(cp.BaseModel)
 	return nil
 }
 

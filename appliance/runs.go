@@ -265,7 +265,7 @@ func (r *run) makeTrainer(baseModel string, adapter store.Adapter) error {
 	r.state.Lock()
 	defer r.state.Unlock()
 	r.base = b
-	r.rec.BaseModel, r.rec.Adapter, r.rec.Numerics = b.name, adapter, r.a.numerics()
+	r.rec.BaseModel, r.rec.Adapter, r.rec.Numerics = b.name, adapter, r.a.numerics(b.name)
 	return nil
 }
 

@@ -83,8 +83,9 @@ type (
 	}
 	// LoadedModel is a base model in device memory.
 	LoadedModel struct {
-		Name  string `json:"name"`
-		Bytes int64  `json:"bytes"`
+		Name      string `json:"name"`
+		Bytes     int64  `json:"bytes"`
+		Precision string `json:"precision"` // of its matrix products: fp32 or bf16
 	}
 	// LoadedRun is a run with its training state in device memory.
 	LoadedRun struct {
@@ -137,7 +138,7 @@ func (s *server) loaded(*gin.Context) (any, error) {
 	var out Loaded
 	l := s.box.Loaded()
 	for _, m := range l.Models {
-		out.Models = append(out.Models, LoadedModel{m.Name, m.Bytes})
+		out.Models = append(out.Models, LoadedModel{m.Name, m.Bytes, m.Precision})
 	}
 	for _, r := range l.Runs {
 		out.Runs = append(out.Runs, LoadedRun{r.ID, r.BaseModel, r.Full, r.Rank, r.Waiting})

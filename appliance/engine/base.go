@@ -30,9 +30,10 @@ type Base struct {
 	gone     bool
 }
 
-// LoadBase reads a checkpoint's weights into device memory; tok may be nil: then
-// stop strings are refused. Any goroutine but the owner's: its work goes on.
-func (e *Engine) LoadBase(name string, ck *hf.Checkpoint, src hf.Source, tok *tokenizer.Tokenizer) (*Base, error) {
+// LoadBase reads a checkpoint's weights into device memory, its matrices as F32 or
+// BF16; tok may be nil: then stop strings are refused. Any goroutine but the
+// owner's: its work goes on.
+func (e *Engine) LoadBase(name string, ck *hf.Checkpoint, src hf.Source, tok *tokenizer.Tokenizer, matrices ir.DType) (*Base, error) {
 	if err := arch.Resolve(ck, src); err != nil {
 		return nil, fmt.Errorf("load %s: %w", name, err)
 	}
@@ -44,8 +45,12 @@ func (e *Engine) LoadBase(name string, ck *hf.Checkpoint, src hf.Source, tok *to
 	if err != nil {
 		return nil, fmt.Errorf("load %s: %w", name, err)
 	}
+	if matrices == ir.BF16 {
+		train.Narrow()
+		decode.Narrow()
+	}
 	b := &Base{e: e, train: train, decode: decode, tok: tok, weights: map[string]kernels.Buffer{}, decoders: map[decodeKey]*ir.Program{}, refs: 1}
-	b.info = BaseInfo{Name: name, Family: train.Family, Context: train.Context, Vocab: train.Vocab, DType: ir.F32}
+	b.info = BaseInfo{Name: name, Family: train.Family, Context: train.Context, Vocab: train.Vocab, DType: matrices}
 	if e.opt.Context > 0 && (b.info.Context == 0 || e.opt.Context < b.info.Context) {
 		b.info.Context = e.opt.Context
 	}
@@ -53,9 +58,9 @@ func (e *Engine) LoadBase(name string, ck *hf.Checkpoint, src hf.Source, tok *to
 		b.info.EOS = append(b.info.EOS, int32(id))
 	}
 	for _, id := range train.Graph.Named(ir.ClassWeight) {
-		n := train.Graph.Value(id).Type.Shape.Elements(ir.Dims{})
-		b.info.Params += n
-		b.info.Bytes += 4 * n
+		t := train.Graph.Value(id).Type
+		b.info.Params += t.Shape.Elements(ir.Dims{})
+		b.info.Bytes += t.Bytes(ir.Dims{})
 	}
 	if free := e.dev.Info().FreeBytes; b.info.Bytes > free {
 		return nil, fmt.Errorf("load %s: %w: the weights need %s, %s are free", name, ErrNoFit, size(b.info.Bytes), size(free))
@@ -82,7 +87,7 @@ func (b *Base) load(ck *hf.Checkpoint, src hf.Source) error {
 		}
 		var at int64
 		for _, part := range parts {
-			n, err := b.loadTensor(ck, src, part, buf, at)
+			n, err := b.loadTensor(ck, src, part, v.Type.DType, buf, at)
 			if err != nil {
 				return fmt.Errorf("tensor %s: %w", part, err)
 			}
@@ -105,14 +110,14 @@ func (b *Base) load(ck *hf.Checkpoint, src hf.Source) error {
 	return nil
 }
 
-// loadTensor copies one stored tensor to byte at of buf and returns its length
-// there.
-func (b *Base) loadTensor(ck *hf.Checkpoint, src hf.Source, name string, buf kernels.Buffer, at int64) (int64, error) {
+// loadTensor copies one stored tensor to byte at of buf, as dtype, and returns its
+// length there.
+func (b *Base) loadTensor(ck *hf.Checkpoint, src hf.Source, name string, dtype ir.DType, buf kernels.Buffer, at int64) (int64, error) {
 	t, ok := ck.Tensors[name]
 	if !ok {
 		return 0, errors.New("not in the checkpoint")
 	}
-	bytes := 4 * t.Elements()
+	bytes := int64(dtype.Size()) * t.Elements()
 	if at+bytes > buf.Size() {
 		return 0, fmt.Errorf("%d bytes at %d of a weight of %d", bytes, at, buf.Size())
 	}
@@ -120,13 +125,13 @@ func (b *Base) loadTensor(ck *hf.Checkpoint, src hf.Source, name string, buf ker
 	if err != nil {
 		return 0, err
 	}
-	err = upload(b.e.dev, buf, at, file, t)
+	err = upload(b.e.dev, buf, at, dtype, file, t)
 	return bytes, errors.Join(err, file.Close())
 }
 
-// upload copies a stored tensor piece by piece, widened to float32, to byte
-// start of dst.
-func upload(dev kernels.Device, dst kernels.Buffer, start int64, src io.ReaderAt, t hf.Tensor) error {
+// upload copies a stored tensor piece by piece, widened to float32 or rounded to
+// bfloat16, to byte start of dst.
+func upload(dev kernels.Device, dst kernels.Buffer, start int64, dtype ir.DType, src io.ReaderAt, t hf.Tensor) error {
 	const piece = 1 << 20 // elements
 	width := t.DType.Size()
 	total := t.Elements()
@@ -138,10 +143,16 @@ func upload(dev kernels.Device, dst kernels.Buffer, start int64, src io.ReaderAt
 		if _, err := src.ReadAt(part, t.Offset+at*int64(width)); err != nil && !(errors.Is(err, io.EOF)) {
 			return err
 		}
+		if dtype == ir.BF16 && t.DType == safetensors.BF16 {
+			if err := dev.Write(dst, start+at*2, part); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := safetensors.Float32s(values[:n], t.DType, part); err != nil {
 			return err
 		}
-		if err := dev.Write(dst, start+at*4, floatBytes(values[:n])); err != nil {
+		if err := dev.Write(dst, start+at*int64(dtype.Size()), encode(dtype, values[:n])); err != nil {
 			return err
 		}
 	}

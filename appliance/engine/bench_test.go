@@ -18,6 +18,7 @@ import (
 
 	"smolgym/kernels/cpu"
 	"smolgym/model/hf"
+	"smolgym/model/ir"
 	"smolgym/model/safetensors"
 )
 
@@ -221,7 +222,7 @@ func (s shape) open(b *testing.B, threads int, opt Options) (*Engine, *Base) {
 		b.Fatal(err)
 	}
 	e := New(dev, opt)
-	base, err := e.LoadBase("bench", ck, src, nil)
+	base, err := e.LoadBase("bench", ck, src, nil, ir.F32)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"smolgym/kernels/reference"
 	"smolgym/model/golden"
 	"smolgym/model/hf"
+	"smolgym/model/ir"
 )
 
 // unpack extracts a golden archive and returns its folder.
@@ -29,10 +30,16 @@ type bench struct {
 
 func start(t *testing.T, dev kernels.Device, model string, opt Options) *bench {
 	t.Helper()
-	return startDir(t, dev, "test/"+model, unpack(t, model), opt)
+	return startAs(t, dev, model, ir.F32, opt)
 }
 
-func startDir(t *testing.T, dev kernels.Device, name, dir string, opt Options) *bench {
+// startAs loads the model's matrices as dtype.
+func startAs(t *testing.T, dev kernels.Device, model string, dtype ir.DType, opt Options) *bench {
+	t.Helper()
+	return startDir(t, dev, "test/"+model, unpack(t, model), dtype, opt)
+}
+
+func startDir(t *testing.T, dev kernels.Device, name, dir string, dtype ir.DType, opt Options) *bench {
 	t.Helper()
 	e := New(dev, opt)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -49,7 +56,7 @@ func startDir(t *testing.T, dev kernels.Device, name, dir string, opt Options) *
 	}
 	x := &bench{T: t, e: e}
 	x.do(func() error {
-		x.b, err = e.LoadBase(name, ck, src, nil)
+		x.b, err = e.LoadBase(name, ck, src, nil, dtype)
 		return err
 	})
 	return x

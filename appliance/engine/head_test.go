@@ -166,7 +166,7 @@ func (x *bench) chunked(tr *Trainer, batch Batch, limit int, keep int64, logprob
 // not hold its logits.
 func TestNoWholeLogits(t *testing.T) {
 	dir := shape{hidden: 32, layers: 1, heads: 2, kvHeads: 1, headDim: 16, ff: 64, vocab: 100_000}.write(t)
-	x := startDir(t, devices(t)["cpu"], "test/large vocabulary", dir, Options{})
+	x := startDir(t, devices(t)["cpu"], "test/large vocabulary", dir, ir.F32, Options{})
 	tr := x.trainer(TrainerConfig{LoRA: &LoRA{Rank: 2, Alpha: 4, Seed: 1}, MLP: true})
 	batch := Batch{Loss: "cross_entropy"}
 	for i := range 16 {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"smolgym/model/hf"
+	"smolgym/model/ir"
 )
 
 // gate is a source whose files come when it is opened.
@@ -39,7 +40,7 @@ func TestLoadBeside(t *testing.T) {
 			loaded := make(chan error, 1)
 			var other *Base
 			go func() {
-				b, err := x.e.LoadBase("test/qwen3", ck, g, nil)
+				b, err := x.e.LoadBase("test/qwen3", ck, g, nil, ir.F32)
 				other = b
 				loaded <- err
 			}()

@@ -17,6 +17,7 @@ type paramSpec struct {
 	class ir.Class
 	shape []int64
 	grads []string // accumulators, one for each use of the parameter
+	half  bool     // the graph reads a bfloat16 copy
 }
 
 func (s paramSpec) bytes() int64 {
@@ -26,6 +27,17 @@ func (s paramSpec) bytes() int64 {
 	}
 	return n
 }
+
+// dtype is what the graph reads.
+func (s paramSpec) dtype() ir.DType {
+	if s.half {
+		return ir.BF16
+	}
+	return ir.F32
+}
+
+// read is the size of what the graph reads, in bytes.
+func (s paramSpec) read() int64 { return s.bytes() / 4 * int64(s.dtype().Size()) }
 
 // info names the parameter's tensor, or its moment with prefix "m:" or "v:".
 func (s paramSpec) info(prefix string) TensorInfo {
@@ -78,7 +90,7 @@ func (b *Base) params(cfg TrainerConfig) ([]paramSpec, error) {
 			if !cfg.trains(v) {
 				continue
 			}
-			s := paramSpec{name: v.Name, class: class, grads: acc[v.Name]}
+			s := paramSpec{name: v.Name, class: class, grads: acc[v.Name], half: v.Type.DType == ir.BF16}
 			for _, d := range v.Type.Shape {
 				s.shape = append(s.shape, int64(d.N))
 			}

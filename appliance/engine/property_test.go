@@ -13,14 +13,15 @@ import (
 	"testing"
 
 	"smolgym/kernels/cpu"
+	"smolgym/model/ir"
 )
 
 // TestBitProperty: whatever shares a batch, and however the work is divided, the
 // bits are those of each thing done alone on one thread: log-probabilities
 // (sampled, scored, trained), gradients and stepped weights. The cases are drawn:
 // batches of samples of several adapters, ranks and targets, the bare model and a
-// full update; prompts with shared prefixes; threads, instruction sets, sizes of
-// steps and micro-batches, orders of pages, activations kept or computed again.
+// full update; prompts with shared prefixes; matrices in float32 and bfloat16;
+// threads, instruction sets, sizes of steps and micro-batches, orders of pages, activations kept or computed again.
 // SMOLGYM_CASES sets their number.
 func TestBitProperty(t *testing.T) {
 	cases := 2000
@@ -35,19 +36,20 @@ func TestBitProperty(t *testing.T) {
 	// recurrent state.
 	models := []string{"llama_tied", "gemma3_scaled", "mixtral", "qwen3_next_dense"}
 	levels := cpu.Levels()
-	worlds := len(models) * len(levels) * 2
-	for m, model := range models {
-		t.Run(model, func(t *testing.T) {
-			truth := newTruth(t, model)
-			for l, level := range levels {
-				for i := range 2 {
-					n := (m*len(levels)+l)*2 + i
-					t.Run(fmt.Sprint(level, "/", i), func(t *testing.T) {
+	dtypes := []ir.DType{ir.F32, ir.BF16} // of the matrices
+	worlds, n := len(models)*len(dtypes)*len(levels), 0
+	for _, model := range models {
+		for _, dtype := range dtypes {
+			t.Run(model+"/"+dtype.String(), func(t *testing.T) {
+				truth := newTruth(t, model, dtype)
+				for _, level := range levels {
+					t.Run(level, func(t *testing.T) {
 						truth.world(t, level, rand.New(rand.NewPCG(uint64(n), 11)), (n+1)*cases/worlds-n*cases/worlds)
 					})
+					n++
 				}
-			}
-		})
+			})
+		}
 	}
 }
 
@@ -55,6 +57,7 @@ func TestBitProperty(t *testing.T) {
 // thread, at the processor's best level.
 type truth struct {
 	model string
+	dtype ir.DType
 	vocab int
 	runs  []truthRun // the last is the bare base model, which is only sampled
 }
@@ -74,13 +77,13 @@ type truthAsk struct {
 	result  *SampleResult
 }
 
-func newTruth(t *testing.T, model string) *truth {
+func newTruth(t *testing.T, model string, dtype ir.DType) *truth {
 	dev, err := cpu.Open(cpu.Options{Level: cpu.Levels()[0], Threads: 1, MemoryBytes: 1 << 30})
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := start(t, dev, model, Options{Context: 128})
-	tr := &truth{model: model, vocab: x.b.info.Vocab}
+	x := startAs(t, dev, model, dtype, Options{Context: 128})
+	tr := &truth{model: model, dtype: dtype, vocab: x.b.info.Vocab}
 	on := func(rank int, attention, mlp, unembed bool) TrainerConfig {
 		return TrainerConfig{LoRA: &LoRA{Rank: rank, Alpha: 32, Seed: uint64(rank)}, Attention: attention, MLP: mlp, Unembed: unembed}
 	}
@@ -182,7 +185,7 @@ func (tr *truth) world(t *testing.T, level string, r *rand.Rand, cases int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := start(t, dev, tr.model, opt)
+	x := startAs(t, dev, tr.model, tr.dtype, opt)
 	w := &world{bench: x, truth: tr, r: r, trainers: make([]*Trainer, len(tr.runs))}
 	for i := range tr.runs {
 		w.weights = append(w.weights, w.load(i))

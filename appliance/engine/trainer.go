@@ -4,18 +4,21 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 
 	"smolgym/kernels"
 	"smolgym/model/ir"
 	"smolgym/model/lora"
 	"smolgym/model/optim"
 	"smolgym/model/plan"
+	"smolgym/model/safetensors"
 )
 
 // param is a trained parameter with all that belongs to it.
 type param struct {
 	paramSpec
 	value, m, v kernels.Buffer
+	copy        kernels.Buffer // bfloat16, for the graph; nil where it reads value
 	grads       []kernels.Buffer
 }
 
@@ -24,7 +27,7 @@ type Trainer struct {
 	b       *Base
 	cfg     TrainerConfig
 	params  []*param
-	buffers map[string]kernels.Buffer // parameters, moments, gradients by slot name
+	buffers map[string]kernels.Buffer // parameters, copies, moments, gradients by slot name
 	bodies  map[bodyKey]*bodyProgram
 	heads   map[headKey]*ir.Program
 	uses    map[string]int // of each parameter in the body
@@ -34,6 +37,7 @@ type Trainer struct {
 	headLimit int // tokens of one chunk of the head; one datum is never cut
 	norm      *ir.Program
 	update    *ir.Program
+	copies    *ir.Program // nil if no parameter has a copy
 	step      int64
 	released  bool
 }
@@ -47,7 +51,10 @@ func (b *Base) FitTrainer(cfg TrainerConfig) (need, free int64, err error) {
 		return 0, 0, err
 	}
 	for _, s := range specs {
-		need += s.bytes() * int64(4+len(s.grads)) // value, m, v, sampler's copy, gradients
+		need += s.bytes()*int64(3+len(s.grads)) + s.read() // value, m, v, gradients; the sampler's copy
+		if s.half {
+			need += s.read()
+		}
 	}
 	tokens := bucket(min(max(b.info.Context, 1), 64))
 	body, _, err := b.bodyGraph(cfg, false)
@@ -110,7 +117,7 @@ func (t *Trainer) init(specs []paramSpec) error {
 	for _, s := range specs {
 		p := &param{paramSpec: s}
 		t.params = append(t.params, p)
-		op := optim.Param{Name: s.name, Class: s.class, Grads: s.grads}
+		op := optim.Param{Name: s.name, Class: s.class, Grads: s.grads, Narrow: s.half}
 		for _, d := range s.shape {
 			op.Shape = append(op.Shape, ir.Const(int(d)))
 		}
@@ -124,6 +131,13 @@ func (t *Trainer) init(specs []paramSpec) error {
 				return err
 			}
 			*part.dst, t.buffers[part.name] = buf, buf
+		}
+		if s.half {
+			buf, err := alloc(t.b.e.dev, s.read(), optim.Copy(s.name))
+			if err != nil {
+				return err
+			}
+			p.copy, t.buffers[optim.Copy(s.name)] = buf, buf
 		}
 		for _, name := range s.grads {
 			buf, err := alloc(t.b.e.dev, s.bytes(), name)
@@ -154,7 +168,7 @@ func (t *Trainer) init(specs []paramSpec) error {
 func (t *Trainer) start() error {
 	if t.cfg.LoRA == nil {
 		for _, p := range t.params {
-			if err := t.b.e.dev.Copy(p.value, 0, t.b.weights[p.name], 0, p.bytes()); err != nil {
+			if err := t.startFrom(p, t.b.weights[p.name]); err != nil {
 				return err
 			}
 		}
@@ -176,11 +190,42 @@ func (t *Trainer) start() error {
 	return nil
 }
 
+// startFrom copies a weight of the base.
+func (t *Trainer) startFrom(p *param, w kernels.Buffer) error {
+	dev := t.b.e.dev
+	if !p.half {
+		return dev.Copy(p.value, 0, w, 0, p.bytes())
+	}
+	piece := make([]byte, min(p.read(), 4<<20))
+	wide := make([]float32, len(piece)/2)
+	for at := int64(0); at < p.read(); at += int64(len(piece)) {
+		part := piece[:min(int64(len(piece)), p.read()-at)]
+		if err := dev.Read(part, w, at); err != nil {
+			return err
+		}
+		if err := safetensors.Float32s(wide[:len(part)/2], safetensors.BF16, part); err != nil {
+			return err
+		}
+		if err := dev.Write(p.value, 2*at, floatBytes(wide[:len(part)/2])); err != nil {
+			return err
+		}
+		if err := t.b.e.yield(true); err != nil {
+			return err
+		}
+	}
+	return dev.Copy(p.copy, 0, w, 0, p.read())
+}
+
 func (t *Trainer) planOptimizer(params []optim.Param) error {
+	halves := slices.ContainsFunc(params, func(p optim.Param) bool { return p.Narrow })
 	for _, o := range []struct {
 		build func([]optim.Param) (*ir.Graph, error)
 		dst   **ir.Program
-	}{{optim.Norm, &t.norm}, {optim.AdamW, &t.update}} {
+		skip  bool
+	}{{optim.Norm, &t.norm, false}, {optim.AdamW, &t.update, false}, {optim.Copies, &t.copies, !halves}} {
+		if o.skip {
+			continue
+		}
 		g, err := o.build(params)
 		if err != nil {
 			return err
@@ -194,6 +239,11 @@ func (t *Trainer) planOptimizer(params []optim.Param) error {
 
 // lookup finds a slot's buffer: the run's own, else the base's.
 func (t *Trainer) lookup(s ir.Slot) kernels.Buffer {
+	if s.Class == ir.ClassWeight && s.Type.DType == ir.BF16 {
+		if buf, ok := t.buffers[optim.Copy(s.Name)]; ok {
+			return buf
+		}
+	}
 	if buf, ok := t.buffers[s.Name]; ok {
 		return buf
 	}
@@ -283,10 +333,14 @@ func (t *Trainer) ClearGradients() error {
 func (t *Trainer) Snapshot() (*Weights, error) {
 	own := map[string]kernels.Buffer{}
 	for _, p := range t.params {
-		buf, err := alloc(t.b.e.dev, p.bytes(), "sampler's copy of "+p.name)
+		from := p.value
+		if p.half {
+			from = p.copy
+		}
+		buf, err := alloc(t.b.e.dev, p.read(), "sampler's copy of "+p.name)
 		if err == nil {
 			own[p.name] = buf
-			err = t.b.e.dev.Copy(buf, 0, p.value, 0, p.bytes())
+			err = t.b.e.dev.Copy(buf, 0, from, 0, p.read())
 		}
 		if err != nil {
 			for _, b := range own {
@@ -344,7 +398,7 @@ func (t *Trainer) Load(open func(TensorInfo) (io.ReaderAt, error), step int64, o
 			return err
 		}
 		fresh[info.Name] = buf
-		if err := e.fill(buf, info, open); err != nil {
+		if err := e.fill(buf, ir.F32, info, open); err != nil {
 			drop()
 			return err
 		}
@@ -365,6 +419,11 @@ func (t *Trainer) Load(open func(TensorInfo) (io.ReaderAt, error), step int64, o
 	t.step = 0
 	if optimizer {
 		t.step = step
+	}
+	if t.copies != nil {
+		if err := e.train.run(t.copies, ir.Dims{T: 1, S: 1, R: 1, C: 1, P: 1, B: 1}, t.lookup, nil); err != nil {
+			return err
+		}
 	}
 	return t.ClearGradients()
 }

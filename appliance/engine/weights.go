@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"smolgym/kernels"
+	"smolgym/model/ir"
 	"smolgym/model/lora"
 )
 
@@ -98,20 +99,20 @@ func (b *Base) LoadWeights(cfg TrainerConfig, open func(TensorInfo) (io.ReaderAt
 		return nil, err
 	}
 	for _, s := range specs {
-		buf, err := alloc(b.e.dev, s.bytes(), s.name)
+		buf, err := alloc(b.e.dev, s.read(), s.name)
 		if err != nil {
 			return fail(err)
 		}
 		own[s.name] = buf
-		if err := b.e.fill(buf, s.info(""), open); err != nil {
+		if err := b.e.fill(buf, s.dtype(), s.info(""), open); err != nil {
 			return fail(err)
 		}
 	}
 	return b.newWeights(cfg, own), nil
 }
 
-// fill copies a stored tensor into buf piece by piece.
-func (e *Engine) fill(buf kernels.Buffer, info TensorInfo, open func(TensorInfo) (io.ReaderAt, error)) error {
+// fill copies a stored tensor, float32, into buf piece by piece, as dtype.
+func (e *Engine) fill(buf kernels.Buffer, dtype ir.DType, info TensorInfo, open func(TensorInfo) (io.ReaderAt, error)) error {
 	r, err := open(info)
 	if err != nil {
 		return fmt.Errorf("tensor %s: %w", info.Name, err)
@@ -122,7 +123,10 @@ func (e *Engine) fill(buf kernels.Buffer, info TensorInfo, open func(TensorInfo)
 		if n, err := r.ReadAt(part, at); n < len(part) {
 			return fmt.Errorf("tensor %s: %w", info.Name, err)
 		}
-		if err := e.dev.Write(buf, at, part); err != nil {
+		if dtype != ir.F32 {
+			part = encode(dtype, decodeF32(part))
+		}
+		if err := e.dev.Write(buf, at/4*int64(dtype.Size()), part); err != nil {
 			return err
 		}
 		if err := e.yield(true); err != nil {

@@ -109,6 +109,28 @@ func floatBytes(v []float32) []byte {
 	return raw
 }
 
+// encode is v in memory, as float32 or rounded to bfloat16: to the nearest, ties to
+// even, denormals to zero, as the device does it.
+func encode(dtype ir.DType, v []float32) []byte {
+	if dtype == ir.F32 {
+		return floatBytes(v)
+	}
+	raw := make([]byte, 2*len(v))
+	for i, x := range v {
+		b := math.Float32bits(x)
+		switch {
+		case x != x:
+			b |= 0x400000
+		case b&0x7f800000 == 0:
+			b &= 0x80000000
+		default:
+			b += 0x7fff + b>>16&1
+		}
+		binary.LittleEndian.PutUint16(raw[2*i:], uint16(b>>16))
+	}
+	return raw
+}
+
 // run binds p's slots — inputs and outputs from the workspace, everything else
 // from resolve — and runs it.
 func (w *workspace) run(p *ir.Program, dims ir.Dims, resolve func(ir.Slot) kernels.Buffer, yield func(between bool) error) error {

@@ -57,6 +57,7 @@ func printDoctor(cmd *cobra.Command, d httpapi.Doctor) error {
 	t := newTable(cmd.OutOrStdout())
 	t.row("ok", "device", fmt.Sprintf("%s: %s, %d threads", s.Device, s.DeviceName, s.Threads))
 	t.row("ok", "dispatch", fmt.Sprintf("%s (%s), numerics %s", s.Family, s.Why, s.Numerics))
+	t.row("ok", "precision", s.Precision)
 	t.row(fine(s.FreeBytes > 0), "memory", fmt.Sprintf("%s free of %s", size(s.FreeBytes), size(s.MemoryBytes)))
 	free := "free space can't be told"
 	if d.Disk.Free >= 0 {

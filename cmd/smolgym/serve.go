@@ -44,7 +44,7 @@ interrupted. Everything a user could lose is in one file, DATA/smolgym.db.`,
 	fl.StringVar(&f.addr, "addr", "127.0.0.1:8080", "address to listen on; port 0 takes a free one")
 	fl.StringVar(&f.opt.Data, "data", "./smolgym-data", "data folder, made if it isn't there")
 	fl.StringVar(&f.opt.Device, "device", "auto", "auto, cpu, cuda or cuda:N")
-	fl.StringVar(&f.opt.Precision, "precision", "auto", "auto, fp32, bf16 or fp16")
+	fl.StringVar(&f.opt.Precision, "precision", "auto", "of matrix products: auto, fp32 or bf16 (fp16 is for CUDA)")
 	fl.IntVar(&f.opt.Context, "context", 0, "cap on every model's context, in tokens (0: the model's own)")
 	fl.StringVar(&f.memory, "memory", "", "device memory to use, such as 8GiB (default: what is free)")
 	fl.IntVar(&f.opt.Threads, "threads", 0, "CPU threads (0: all processors; never changes a result)")
@@ -183,6 +183,7 @@ func (f *serveFlags) banner(out io.Writer, app *appliance.Appliance, addr string
 	fmt.Fprintf(out, "smolgym %s on %s://%s\n", version, scheme, addr)
 	fmt.Fprintf(out, "  data    %s\n", f.opt.Data)
 	fmt.Fprintf(out, "  device  %s: %s, %s, %d threads (%s)\n", d.Kind, d.Name, d.Family, d.Threads, d.Why)
+	fmt.Fprintf(out, "  numbers %s\n", s.Precision)
 	fmt.Fprintf(out, "  memory  %.1f GiB free for models\n", float64(d.FreeBytes)/(1<<30))
 	if len(models) == 0 {
 		fmt.Fprintf(out, "  models  none yet: smolgym model add NAME FOLDER\n")

@@ -21,6 +21,7 @@ func newStatus() *cobra.Command {
 			t.row("server", fmt.Sprintf("smolgym %s at %s, since %s", s.Version, c.base(), when(&s.Started)))
 			t.row("device", fmt.Sprintf("%s: %s, %s, %d threads (%s)", s.Device, s.DeviceName, s.Family, s.Threads, s.Why))
 			t.row("memory", fmt.Sprintf("%s free of %s", size(s.FreeBytes), size(s.MemoryBytes)))
+			t.row("precision", s.Precision)
 			t.row("numerics", s.Numerics)
 			t.row("models", fmt.Sprintf("%d stored, %d in memory", s.Models, s.ModelsLoaded))
 			t.row("sessions", s.Sessions)
@@ -44,7 +45,7 @@ func newPs() *cobra.Command {
 			}
 			t := newTable(cmd.OutOrStdout(), "KIND", "NAME", "OF", "STATE")
 			for _, m := range l.Models {
-				t.row("model", m.Name, "", size(m.Bytes))
+				t.row("model", m.Name, "", m.Precision+", "+size(m.Bytes))
 			}
 			for _, r := range l.Runs {
 				t.row("run", r.ID, r.BaseModel, fmt.Sprintf("%s, %d requests waiting", trains(r.Full, r.Rank), r.Waiting))

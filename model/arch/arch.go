@@ -70,7 +70,8 @@ type Model struct {
 }
 
 // Build makes the graph of a checkpoint. Its error for one with gaps is an
-// [*UnsupportedError]. Weights are declared as f32: the caller widens them.
+// [*UnsupportedError]. Weights are declared as f32: the caller widens them, or
+// see Narrow.
 func Build(ck *hf.Checkpoint, mode Mode) (*Model, error) {
 	if gaps := Check(ck); len(gaps) > 0 {
 		return nil, &UnsupportedError{Gaps: gaps}

@@ -17,6 +17,9 @@ type Param struct {
 	Class ir.Class // ClassWeight or ClassAdapter
 	Shape ir.Shape
 	Grads []string // accumulators: states with its gradient, summed in this order
+	// Narrow: the model computes with a bf16 copy, the state Copy(Name), which
+	// follows every update.
+	Narrow bool
 }
 
 // The names of the states and inputs of the graphs.
@@ -27,6 +30,9 @@ const (
 
 // NormOutput names the sum of squares of a parameter's gradient, f32[1].
 func NormOutput(param string) string { return normPrefix + param }
+
+// Copy names the state with a parameter rounded to bf16.
+func Copy(param string) string { return "bf16:" + param }
 
 // Moments names the states with a parameter's first and second moments.
 func Moments(param string) (m, v string) { return "m:" + param, "v:" + param }
@@ -68,13 +74,31 @@ func AdamW(params []Param) (*ir.Graph, error) {
 			return nil, fmt.Errorf("build adamw: %w", err)
 		}
 		m, v := Moments(p.Name)
-		g.Add(ir.OpAdamW, ir.Attrs{Layer: i, Module: p.Name},
+		stepped := g.Add(ir.OpAdamW, ir.Attrs{Layer: i, Module: p.Name},
 			g.Declare(p.Class, p.Name, ir.F32, p.Shape...),
 			g.Declare(ir.ClassState, m, ir.F32, p.Shape...),
 			g.Declare(ir.ClassState, v, ir.F32, p.Shape...),
 			sum, hyper)
+		if p.Narrow {
+			narrow(g, p, stepped[0], i)
+		}
 	}
 	return finish(g)
+}
+
+// Copies builds the graph that makes the bf16 copies of the parameters that have one.
+func Copies(params []Param) (*ir.Graph, error) {
+	g := ir.New("bf16 copies")
+	for i, p := range params {
+		if p.Narrow {
+			narrow(g, p, g.Declare(p.Class, p.Name, ir.F32, p.Shape...), i)
+		}
+	}
+	return finish(g)
+}
+
+func narrow(g *ir.Graph, p Param, value ir.ID, layer int) {
+	g.Add(ir.OpNarrow, ir.Attrs{Layer: layer, Module: p.Name}, g.Declare(ir.ClassState, Copy(p.Name), ir.BF16, p.Shape...), value)
 }
 
 // gradient declares a parameter's accumulators and sums them.

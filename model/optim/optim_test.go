@@ -127,7 +127,7 @@ func TestParams(t *testing.T) {
 	g.Weight("frozen", ir.F32, ir.Const(2))
 	g.Weight("w1", ir.F32, ir.Const(1))
 	got := optim.Params(g, map[string][]string{"w1": {"grad:w1"}, "w2": {"grad:w2", "grad:w2#1"}, "a": {"grad:a"}})
-	if s := fmt.Sprint(got); s != "[{w2 weight [2] [grad:w2 grad:w2#1]} {a adapter [3] [grad:a]} {w1 weight [1] [grad:w1]}]" {
+	if s := fmt.Sprint(got); s != "[{w2 weight [2] [grad:w2 grad:w2#1] false} {a adapter [3] [grad:a] false} {w1 weight [1] [grad:w1] false}]" {
 		t.Error(s)
 	}
 }
