@@ -70,7 +70,7 @@ fuzz: ## 30 s for each fuzz target
 	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
 	    echo "== $$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime 30s $$pkg || exit 1; done; done
 
-fuzz-hour: ## an hour of processor time for each parser of foreign bytes, over as many calls as it takes
+fuzz-hour: ## an hour for each parser of foreign bytes, over as many calls as it takes
 	$(PYTHON) .ci/fuzz_hour.py
 
 bench: build torch-env ## SmolGym against torch in one run, interleaved: training, decoding, matrix products, memory; BENCH="--only small" for a part

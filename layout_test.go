@@ -29,6 +29,7 @@ var rooms = map[string]struct {
 	"model/hf":           {may: []string{"model/safetensors"}},
 	"model/gguf":         {may: []string{"model/safetensors", "model/hf"}, outside: []string{"github.com/x448/float16"}},
 	"model/golden":       {}, // for tests
+	"model/growth":       {}, // for tests
 	"model/arch":         {may: []string{"model/ir", "model/hf", "model/safetensors"}},
 	"model/grad":         {may: []string{"model/ir"}},
 	"model/loss":         {may: []string{"model/ir"}},

@@ -1,18 +1,30 @@
-"""Fuzzes each parser of foreign bytes until it has had an hour of processor time, over as many calls as it takes.
+"""Fuzzes each parser of foreign bytes for an hour, over as many calls as it takes.
 
-    python3 .ci/fuzz_hour.py [--seconds 3600] [--slice 300] [--jobs 1] [--keep]
+    python3 .ci/fuzz_hour.py [--seconds 3600] [--clock wall|cpu] [--slice 3600] [--jobs 1] [--keep] [TARGET ...]
 
-The state and the inputs found are under ~/.cache/smolgym/fuzz. Each line of the closing table is one target: processor and
-wall seconds, executions, inputs found, and by how much the worker's memory grew after its first ten seconds. --keep
-copies the smallest inputs into the packages' testdata/fuzz, where `go test` runs them.
+The hour is of wall time, or with --clock cpu of the worker's processor time; the closing table has both. TARGET is part
+of the name of a target; without one all take part. A slice is one run of the fuzz engine: long ones, since a leak shows
+in a process that lives long. An interrupt ends the running slices; what they did counts. The state and the inputs found
+are under ~/.cache/smolgym/fuzz.
+
+The engine ends a target whose input took ten seconds, which happens to any input when the machine gives the worker no
+processor. Such a stop counts as starved, and the target goes on, if the worker's threads had waited for a processor for
+most of these seconds and the input alone passes in a second or two of processor time. Anything else has failed, and stays so until its state file is
+removed.
+
+"live MiB" is by how much live memory grew in one process since its first executions (package model/growth, which fails a
+target past 50), "resident MiB" by how much the system's view of the same process grew after its first ten processor
+seconds, garbage included. --keep copies the smallest inputs to testdata/fuzz, where `go test` runs them.
 """
 import argparse
+import collections
 import concurrent.futures
 import json
 import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -23,10 +35,24 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 HOME = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "smolgym" / "fuzz"
 PAGE, TICK = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 KEPT, KEPT_BYTES = 60, 4096  # inputs of a target that are committed, and the size of each at most
-lock = threading.Lock()
+HANG = 10  # seconds after which the engine calls an input hung
+stopping = threading.Event()
+Usage = collections.namedtuple("Usage", "at cpu resident waited")  # seconds, seconds, bytes, seconds
 
 
-def workers(pid):
+class Target:
+    def __init__(self, package, function):
+        self.package, self.function, self.name = package, function, f"{package}.{function}"
+        flat = self.name.replace("/", "-")
+        self.binary, self.state, self.log = HOME / f"{flat}.test", HOME / f"{flat}.json", HOME / f"{flat}.growth"
+        self.cache = HOME / "corpus" / package.replace("/", "-")
+        self.cache.mkdir(parents=True, exist_ok=True)
+        self.row = dict(wall=0.0, cpu=0.0, execs=0, slices=0, starved=0, inputs=0, live_mb=0.0, resident_mb=0.0)
+        if self.state.exists():
+            self.row.update(json.loads(self.state.read_text()))
+
+
+def children(pid):
     """The processes a fuzzing coordinator started."""
     found = []
     for thread in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):  # any thread may have started one
@@ -38,61 +64,104 @@ def workers(pid):
 
 
 def usage(pid):
-    """Processor seconds and resident bytes of a process, or None when it is gone."""
+    """What a process used until now, or None when it is gone. Its threads' waiting is that for a processor."""
     try:
         stat = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(stat[11]) + int(stat[12])) / TICK, int(stat[21]) * PAGE
-    except OSError:
+        waited = sum(int(f.read_text().split()[1]) for f in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat"))
+        return Usage(time.monotonic(), (int(stat[11]) + int(stat[12])) / TICK, int(stat[21]) * PAGE, waited / 1e9)
+    except (OSError, IndexError):
         return None
 
 
-def run(state, package, target, seconds):
+def starved(t, text, last):
+    """Whether a slice ended only because the machine gave its worker no processor; its input then goes."""
+    found = re.search(r"(?:Failing input written to testdata/fuzz/|failure while testing seed corpus entry: )\w+/(\S+)", text)
+    if not found or "hung or terminated unexpectedly" not in text or len(last) < 2:
+        return False
+    kept, cached = (d / found[1] for d in (ROOT / t.package / "testdata" / "fuzz" / t.function, t.cache / t.function))
+    temporary = "Failing input" in found[0] or cached.exists()
+    if cached.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(cached, kept)
+    waited = last[-1].waited - last[0].waited
+    alone = subprocess.Popen([t.binary, f"-test.run=^{t.function}$/^{found[1]}$", "-test.timeout=60s"], cwd=ROOT / t.package,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, used = os.wait4(alone.pid, 0)
+    seconds = used.ru_utime + used.ru_stime
+    print(f"{t.name}: {found[1]} ended the slice; its worker had waited {waited:.1f} s for a processor; alone: status {status}, "
+          f"{seconds:.1f} processor seconds", flush=True)
+    if waited < HANG / 2 or status != 0 or seconds > 3:
+        return False
+    if temporary:
+        shutil.move(kept, HOME / f"starved-{found[1]}")
+    return True
+
+
+def run(t, seconds):
     """One slice; the state is added to and saved."""
-    name = f"{package}.{target}"
-    binary, cache = HOME / (name.replace("/", "-") + ".test"), HOME / "corpus" / package.replace("/", "-")
-    cache.mkdir(parents=True, exist_ok=True)
+    t.log.unlink(missing_ok=True)
     began = time.monotonic()
     process = subprocess.Popen(
-        [binary, "-test.run=^$", f"-test.fuzz=^{target}$", f"-test.fuzztime={seconds}s", "-test.parallel=1",
-         "-test.timeout=0", f"-test.fuzzcachedir={cache}"],
-        cwd=ROOT / package, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    used, first, most = {}, {}, {}
+        [t.binary, "-test.run=^$", f"-test.fuzz=^{t.function}$", f"-test.fuzztime={max(1, round(seconds))}s", "-test.parallel=1",
+         "-test.timeout=0", "-test.fuzzminimizetime=200x", f"-test.fuzzcachedir={t.cache}"],  # by time, shrinking big inputs takes all of it
+        cwd=ROOT / t.package, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, "SMOLGYM_GROWTH_LOG": str(t.log)}, process_group=0)  # an interrupt is passed on by us, to the coordinator
+    used, first, most, last = {}, {}, {}, collections.deque(maxlen=HANG + 3)
 
     def watch():
+        told = False
         while process.poll() is None:
-            for pid in workers(process.pid):
-                now = usage(pid)
-                if now:
-                    used[pid] = now[0]
-                    if now[0] > 10:
-                        first.setdefault(pid, now[1])
-                        most[pid] = max(most.get(pid, 0), now[1])
+            if stopping.is_set() and not told:
+                told = True
+                process.send_signal(signal.SIGINT)
+            for pid in children(process.pid):
+                if now := usage(pid):
+                    if pid not in used:
+                        last.clear()  # of the worker before it
+                    last.append(now)
+                    used[pid] = now.cpu
+                    if now.cpu > 10:
+                        first.setdefault(pid, now.resident)
+                        most[pid] = max(most.get(pid, 0), now.resident)
             time.sleep(1)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     text = process.communicate()[0]
     watcher.join()
+    row, live = t.row, collections.defaultdict(list)
+    for line in t.log.read_text().splitlines() if t.log.exists() else []:
+        pid, _, size = map(int, line.split())
+        live[pid].append(size)
     execs = [int(n) for n in re.findall(r"execs: (\d+)", text)]
-    with lock:
-        row = state.setdefault(name, dict(cpu=0.0, execs=0, grown_mb=0.0))
-        row["cpu"] += sum(used.values())
-        row["wall"] = row.get("wall", 0) + time.monotonic() - began
-        row["execs"] += execs[-1] if execs else 0
-        row["grown_mb"] = max([row["grown_mb"], *[(most[p] - first[p]) / 2**20 for p in first]])
-        row["inputs"] = len(list((cache / target).glob("*"))) if (cache / target).exists() else 0
-        if process.returncode != 0:
+    row["cpu"] += sum(used.values())
+    row["wall"] += time.monotonic() - began
+    row["execs"] += execs[-1] if execs else 0
+    row["slices"] += 1
+    row["live_mb"] = max([row["live_mb"], *[(max(x) - x[0]) / 2**20 for x in live.values()]])
+    row["resident_mb"] = max([row["resident_mb"], *[(most[p] - first[p]) / 2**20 for p in first]])
+    row["inputs"] = len(list((t.cache / t.function).glob("*")))
+    if process.returncode != 0 and not stopping.is_set():
+        if starved(t, text, last):
+            row["starved"] += 1
+        else:
             row["failed"] = text[-4000:]
-        (HOME / "state.json").write_text(json.dumps(state, indent=1))
-    print(f"{name}: {row['cpu']:.0f} s, {row['execs']:,} executions" + (", FAILED" if "failed" in row else ""), flush=True)
+    t.state.write_text(json.dumps(row, indent=1))
+    print(f"{t.name}: {row['wall']:.0f} s, {row['execs']:,} executions" + (", FAILED" if "failed" in row else ""), flush=True)
 
 
-def keep():
+def fuzz(t, clock, seconds, slice_seconds):
+    """Slices until the target has its hour, has failed, or all is interrupted."""
+    while "failed" not in t.row and t.row[clock] < seconds - 1 and not stopping.is_set():
+        run(t, min(slice_seconds, seconds - t.row[clock]))
+
+
+def keep(targets):
     """The smallest inputs of each target, written where `go test` runs them."""
-    for package, target in TARGETS:
-        found = HOME / "corpus" / package.replace("/", "-") / target
-        files = sorted((f for f in found.glob("*") if f.stat().st_size <= KEPT_BYTES), key=lambda f: (f.stat().st_size, f.name))
-        into = ROOT / package / "testdata" / "fuzz" / target
+    for t in targets:
+        files = sorted((f for f in (t.cache / t.function).glob("*") if f.stat().st_size <= KEPT_BYTES),
+                       key=lambda f: (f.stat().st_size, f.name))
+        into = ROOT / t.package / "testdata" / "fuzz" / t.function
         into.mkdir(parents=True, exist_ok=True)
         for f in files[:: max(1, len(files) // KEPT)][:KEPT]:
             shutil.copy(f, into / f.name)
@@ -100,33 +169,34 @@ def keep():
 
 def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    a.add_argument("targets", nargs="*", metavar="TARGET")
     a.add_argument("--seconds", type=int, default=3600)
-    a.add_argument("--slice", type=int, default=300)
+    a.add_argument("--clock", choices=["wall", "cpu"], default="wall")
+    a.add_argument("--slice", type=int, default=3600)
     a.add_argument("--jobs", type=int, default=1)
     a.add_argument("--keep", action="store_true")
     a = a.parse_args()
     HOME.mkdir(parents=True, exist_ok=True)
-    state = json.loads((HOME / "state.json").read_text()) if (HOME / "state.json").exists() else {}
-    for package, target in TARGETS:
-        out = HOME / (f"{package}.{target}".replace("/", "-") + ".test")
-        subprocess.run(["go", "test", "-c", f"-fuzz=^{target}$", "-o", out, "./" + package], cwd=ROOT, check=True)
-
-    def behind():
-        rows = [(state.get(f"{p}.{t}", {}).get("cpu", 0), p, t) for p, t in TARGETS
-                if "failed" not in state.get(f"{p}.{t}", {})]
-        return [r[1:] for r in sorted(rows) if r[0] < a.seconds]
-
+    targets = [Target(*x) for x in TARGETS]
+    targets = [t for t in targets if not a.targets or any(part in t.name for part in a.targets)]
+    todo = [t for t in targets if "failed" not in t.row and t.row[a.clock] < a.seconds - 1]
+    for t in todo:
+        subprocess.run(["go", "test", "-c", f"-fuzz=^{t.function}$", "-o", t.binary, "./" + t.package], cwd=ROOT, check=True)
+    for s in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(s, lambda *_: stopping.set())
     with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
-        while todo := behind()[:a.jobs]:
-            list(pool.map(lambda x: run(state, *x, a.slice), todo))
+        for done in [pool.submit(fuzz, t, a.clock, a.seconds, a.slice) for t in sorted(todo, key=lambda t: t.row[a.clock])]:
+            done.result()
     if a.keep:
-        keep()
-    print(f"\n{'target':38} {'cpu s':>6} {'wall s':>6} {'executions':>12} {'inputs':>6} {'grown MiB':>9}")
-    for name, row in sorted(state.items()):
-        print(f"{name:38} {row['cpu']:6.0f} {row['wall']:6.0f} {row['execs']:12,} {row['inputs']:6} {row['grown_mb']:9.1f}")
-        if "failed" in row:
-            print(row["failed"])
-    raise SystemExit(any("failed" in row for row in state.values()))
+        keep(targets)
+    print(f"\n{'target':38} {'wall s':>6} {'cpu s':>6} {'executions':>12} {'slices':>6} {'starved':>7} {'inputs':>6} {'live MiB':>8} {'resident MiB':>12}")
+    for t in targets:
+        r = t.row
+        print(f"{t.name:38} {r['wall']:6.0f} {r['cpu']:6.0f} {r['execs']:12,} {r['slices']:6} {r['starved']:7} {r['inputs']:6} "
+              f"{r['live_mb']:8.1f} {r['resident_mb']:12.1f}")
+        if "failed" in r:
+            print(r["failed"])
+    raise SystemExit(any("failed" in t.row for t in targets))
 
 
 if __name__ == "__main__":

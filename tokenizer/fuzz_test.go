@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 	"unicode/utf8"
+
+	"smolgym/model/growth"
 )
 
 // FuzzLoad: a hostile tokenizer.json gives an error or a tokenizer that works, never a panic. Seeds are small
@@ -24,7 +26,9 @@ func FuzzLoad(f *testing.F) {
 		}
 		f.Add(data)
 	}
+	var live growth.Watch
 	f.Fuzz(func(t *testing.T, data []byte) {
+		live.Check(t)
 		if len(data) > 1<<16 {
 			return
 		}
@@ -117,7 +121,9 @@ func FuzzLoadSentencePiece(f *testing.F) {
 	}
 	f.Add(wire(bytePieces, wirePiece("ab", 1), message(2, "\x98\x02\x01\x18\x02")))
 	f.Add(wire(bytePieces, wirePiece("a", 1), message(2, "\x98\x02\x01\xc0\x01\x01")))
+	var live growth.Watch
 	f.Fuzz(func(t *testing.T, data []byte) {
+		live.Check(t)
 		if len(data) > 1<<18 {
 			return
 		}

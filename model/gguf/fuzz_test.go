@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	archive "smolgym/model/golden"
+	"smolgym/model/growth"
 	"smolgym/model/hf"
 )
 
@@ -40,7 +41,9 @@ func fuzzSeeds(f *testing.F) {
 // FuzzImport: no file makes the package panic or hold much; what is taken can be described and read to its end.
 func FuzzImport(f *testing.F) {
 	fuzzSeeds(f)
+	var live growth.Watch
 	f.Fuzz(func(t *testing.T, b []byte) {
+		live.Check(t)
 		const limit = 50 << 20
 		var err error
 		if grown := allocated(func() { err = importAll(t, b) }); grown > limit+40*uint64(len(b)) {

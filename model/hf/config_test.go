@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"smolgym/model/golden"
+	"smolgym/model/growth"
 )
 
 // base is a small sound configuration; with merges changes into it, null taking a field out.
@@ -400,7 +401,9 @@ func FuzzConfig(f *testing.F) {
 	}
 	f.Add(with(f, `{"rope_parameters":{"full_attention":{"rope_theta":1},"sliding_attention":{"rope_theta":2}},"sliding_window_pattern":2}`))
 	f.Add(with(f, `{"rope_scaling":{"type":"longrope","short_factor":[1],"long_factor":[2]},"eos_token_id":[1,-1],"num_experts":2,"num_experts_per_tok":2}`))
+	var live growth.Watch
 	f.Fuzz(func(t *testing.T, text []byte) {
+		live.Check(t)
 		c, err := ParseConfig(text)
 		if err != nil {
 			if c != nil || len(err.Error()) > 1<<16 {

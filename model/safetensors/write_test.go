@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"smolgym/model/growth"
 )
 
 func raw(b []byte) func(io.Writer) error {
@@ -167,7 +169,9 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add(file(`{"__metadata__":{"\ud83d\ude00":"\u00e9"},"x":{"shape":[1099511627776,1099511627776],"dtype":"F32","data_offsets":[0,0]}}  `, nil))
 	f.Add(file(`{"a":{"dtype":"I64","shape":[],"data_offsets":[0,8]}}`, make([]byte, 8)))
+	var live growth.Watch
 	f.Fuzz(func(t *testing.T, b []byte) {
+		live.Check(t)
 		file, err := parse(b)
 		if err != nil {
 			return

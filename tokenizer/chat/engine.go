@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -68,6 +69,8 @@ type Engine struct {
 	startErr error
 	runtime  wazero.Runtime
 	module   wazero.CompiledModule
+
+	idle atomic.Int64 // bytes of all waiting instances
 
 	mu    sync.Mutex
 	cache map[[sha256.Size]byte]*list.Element // of *Template
@@ -191,9 +194,22 @@ func (e *Engine) keep(key [sha256.Size]byte, t *Template) *Template {
 	}
 	e.mu.Unlock()
 	for _, r := range retired {
-		r.retire()
+		r.drop(true)
 	}
 	return t
+}
+
+// shrink closes waiting instances while they have more memory than idleBytes, those of the templates used longest ago
+// first. Such a template stays in the cache: its next rendering loads it anew.
+func (e *Engine) shrink() {
+	if e.idle.Load() <= idleBytes {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for el := e.order.Back(); el != nil && e.idle.Load() > idleBytes; el = el.Prev() {
+		el.Value.(*cacheEntry).template.drop(false)
+	}
 }
 
 // acquire waits for a slot, so that instances at work never hold more than their number times the memory limit.

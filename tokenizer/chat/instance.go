@@ -17,6 +17,10 @@ const keepBytes = 16 << 20
 // idleInstances is how many instances of one template wait for work.
 const idleInstances = 2
 
+// idleBytes is the most memory that the waiting instances of all templates of an engine have together, so that a server
+// with many templates, or one with templates made to be big, holds no more of it than this for weeks.
+const idleBytes = 64 << 20
+
 // instance is the module with one template loaded. It belongs to one goroutine at a time.
 type instance struct {
 	module                                api.Module
@@ -43,6 +47,9 @@ func (t *Template) open(ctx context.Context) (*instance, error) {
 	}
 	return in, nil
 }
+
+// bytes is the size of the instance's memory.
+func (in *instance) bytes() int64 { return int64(in.module.Memory().Size()) }
 
 func (in *instance) close() {
 	// closing an instance only drops memory; it has no handles that could fail

@@ -3,6 +3,7 @@ package chat
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -162,5 +163,54 @@ func TestCancel(t *testing.T) {
 	cancel()
 	if _, err := tmpl.Render(gone, Input{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want the context's", err)
+	}
+}
+
+// TestIdleMemory: however big templates make their instances, those that wait have little memory, the templates used
+// last keep theirs, and all others still render.
+func TestIdleMemory(t *testing.T) {
+	e := NewEngine(Limits{Time: time.Minute}) // on a machine that does other things too
+	defer e.Close(context.Background())
+	big := Input{Messages: []any{strings.Repeat("a", 1<<20)}}
+	held := func() (sum int64) {
+		for el := e.order.Front(); el != nil; el = el.Next() {
+			for _, in := range el.Value.(*cacheEntry).template.idle {
+				sum += in.bytes()
+			}
+		}
+		return sum
+	}
+	var all []*Template
+	total := int64(0) // of what each template's instance came to
+	for i := range 28 {
+		tmpl, err := e.Compile(t.Context(), fmt.Sprintf("%d{{ messages[0]|length }}", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tmpl.Render(t.Context(), big); err != nil {
+			t.Fatal(err)
+		}
+		if len(tmpl.idle) != 1 {
+			t.Fatalf("template %d has %d waiting instances after its use", i, len(tmpl.idle))
+		}
+		total += tmpl.idle[0].bytes()
+		all = append(all, tmpl)
+		if got := e.idle.Load(); got > idleBytes || got != held() {
+			t.Fatalf("after %d templates %d bytes wait, counted as %d; the limit is %d", i+1, held(), got, idleBytes)
+		}
+	}
+	if total < 2*idleBytes {
+		t.Errorf("the instances came to %d bytes: too little to test the limit", total)
+	}
+	for i, tmpl := range all {
+		if r, err := tmpl.Render(t.Context(), Input{Messages: []any{"xyz"}}); err != nil || r.Text != fmt.Sprintf("%d3", i) {
+			t.Errorf("template %d: %q, %v", i, r.Text, err)
+		}
+	}
+	for _, tmpl := range all {
+		tmpl.drop(true)
+	}
+	if got := e.idle.Load(); got != 0 {
+		t.Errorf("%d bytes are counted where none wait", got)
 	}
 }

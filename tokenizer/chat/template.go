@@ -99,15 +99,17 @@ func (t *Template) take() *instance {
 	}
 	in := t.idle[len(t.idle)-1]
 	t.idle = t.idle[:len(t.idle)-1]
+	t.engine.idle.Add(-in.bytes())
 	return in
 }
 
 // put takes an instance back, or closes one that is of no further use.
 func (t *Template) put(in *instance) {
-	if !in.broken && in.module.Memory().Size() <= keepBytes {
+	if !in.broken && in.bytes() <= keepBytes {
 		t.mu.Lock()
 		if !t.retired && len(t.idle) < idleInstances {
 			t.idle = append(t.idle, in)
+			t.engine.idle.Add(in.bytes())
 			in = nil
 		}
 		t.mu.Unlock()
@@ -115,12 +117,17 @@ func (t *Template) put(in *instance) {
 	if in != nil {
 		in.close()
 	}
+	t.engine.shrink()
 }
 
-func (t *Template) retire() {
+// drop closes the instances that wait, and with retire lets none wait any more.
+func (t *Template) drop(retire bool) {
 	t.mu.Lock()
 	idle := t.idle
-	t.idle, t.retired = nil, true
+	t.idle, t.retired = nil, t.retired || retire
+	for _, in := range idle {
+		t.engine.idle.Add(-in.bytes())
+	}
 	t.mu.Unlock()
 	for _, in := range idle {
 		in.close()
