@@ -174,13 +174,15 @@ func BenchmarkGEMM(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	for _, s := range products {
-		b.Run(fmt.Sprintf("%dx%dx%d", s[0], s[1], s[2]), func(b *testing.B) {
-			run := bind(b, dev, product(ir.OpLinear, ir.F32, s[0], s[1], s[2], s[0]))
-			run()
-			b.ReportMetric(2*float64(s[0])*float64(s[1])*float64(s[2])/best(b, max(threads, 2), run)/1e9, "GF/s")
-			b.ReportMetric(0, "ns/op")
-		})
+	for _, weights := range []ir.DType{ir.F32, ir.BF16} {
+		for _, s := range products {
+			b.Run(fmt.Sprintf("%s/%dx%dx%d", weights, s[0], s[1], s[2]), func(b *testing.B) {
+				run := bind(b, dev, product(ir.OpLinear, weights, s[0], s[1], s[2], s[0]))
+				run()
+				b.ReportMetric(2*float64(s[0])*float64(s[1])*float64(s[2])/best(b, max(threads, 2), run)/1e9, "GF/s")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
 	}
 }
 

@@ -12,7 +12,7 @@ Cases:
 
 SmolGym's times are taken around calls of the Tinker SDK to `smolgym serve` on this machine (SMOLGYM_BIN or bin/smolgym), HTTP
 and all; torch's around its own calls, in this process. Rates are the best of the rounds, ratios those of the best; a round is
-SmolGym, then torch in each dtype. Progress goes to stderr, a table to stdout, everything to the JSON file.
+SmolGym, then torch, first in fp32, then in bf16. Progress goes to stderr, a table to stdout, everything to the JSON file.
 """
 import argparse
 import gc
@@ -52,7 +52,7 @@ import models  # noqa: E402
 import peer  # noqa: E402
 
 torch.set_num_threads(a.threads)
-DTYPES = {"torch fp32": torch.float32, "torch bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 KEY = "tml-bench"
 rows, skipped = [], []
 
@@ -69,15 +69,17 @@ def anonymous(pid):
 
 
 class Server:
-    def __init__(self, root):
+    def __init__(self, root, precision):
+        root = Path(root) / precision
+        root.mkdir()
         binary = os.environ.get("SMOLGYM_BIN", str(REPO / "bin" / "smolgym"))
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]
-        self.binary, self.url, self.log = binary, f"http://127.0.0.1:{port}", Path(root) / "serve.log"
+        self.binary, self.url, self.log = binary, f"http://127.0.0.1:{port}", root / "serve.log"
         with open(self.log, "wb") as log:
             self.proc = subprocess.Popen(
-                [binary, "serve", "--addr", f"127.0.0.1:{port}", "--data", str(Path(root) / "data"), "--threads", str(a.threads), "--precision", "fp32"],
+                [binary, "serve", "--addr", f"127.0.0.1:{port}", "--data", str(root / "data"), "--threads", str(a.threads), "--precision", precision],
                 stdout=log, stderr=log)
         for _ in range(600):
             try:
@@ -104,10 +106,10 @@ class Server:
 
 
 def record(case, unit, rates):
-    """rates: {who: [a rate for each round]}"""
+    """rates: {"smolgym bf16": [a rate for each round], ...}"""
     best = {who: max(r) for who, r in rates.items()}
     row = dict(case=case, unit=unit, best=best, median={who: statistics.median(r) for who, r in rates.items()},
-               ratio={who: best["smolgym"] / r for who, r in best.items() if who != "smolgym"})
+               ratio={dtype: best["smolgym " + dtype] / best["torch " + dtype] for dtype in DTYPES})
     rows.append(row)
     note(case, {who: round(r, 1) for who, r in best.items()}, {who: round(r, 2) for who, r in row["ratio"].items()})
 
@@ -121,12 +123,10 @@ def data_of(ids):
                         loss_fn_inputs=dict(target_tokens=x[1:], weights=[1.0] * (len(x) - 1))) for x in ids.tolist()]
 
 
-def train(server, name, case, folder, vocab, rank, sequences, length, at_once):
-    run = server.client().create_lora_training_client(base_model=name, rank=rank, seed=1)
-    run = run.result() if hasattr(run, "result") else run
+def train(servers, name, case, folder, vocab, rank, sequences, length, at_once):
     adam = types.AdamParams(learning_rate=1e-4, beta1=0.9, beta2=0.95, eps=1e-8)
 
-    def ours(ids):
+    def ours(run, ids):
         data, began = data_of(ids), time.perf_counter()
         fb, opt = run.forward_backward(data, "cross_entropy"), run.optim_step(adam)
         fb.result(), opt.result()
@@ -134,25 +134,28 @@ def train(server, name, case, folder, vocab, rank, sequences, length, at_once):
 
     tokens, rates = sequences * length, {}
     warm = ids_of(vocab, sequences, length + 1, 99)
-    ours(warm)
     for who, dtype in DTYPES.items():
+        run = done(servers[who].client().create_lora_training_client(base_model=name, rank=rank, seed=1))
+        ours(run, warm)
         theirs = peer.Trainer(folder, dtype, rank, at_once)
         theirs.step(warm[:at_once])
         for i in range(rounds):
             ids = ids_of(vocab, sequences, length + 1, i)
-            rates.setdefault("smolgym", []).append(tokens / ours(ids))
-            rates.setdefault(who, []).append(tokens / theirs.step(ids))
+            rates.setdefault("smolgym " + who, []).append(tokens / ours(run, ids))
+            rates.setdefault("torch " + who, []).append(tokens / theirs.step(ids))
             note(case, who, {k: round(v[-1], 1) for k, v in rates.items()})
         del theirs
         gc.collect()
     record(case, "tok/s", rates)
 
 
-def decode(server, name, folder, vocab, batch, prompt, new):
-    sampler = server.client().create_sampling_client(base_model=name)
-    sampler = sampler.result() if hasattr(sampler, "result") else sampler
+def done(client):
+    """What a call gave, whether the SDK's version gives it at once or as a future."""
+    return client.result() if hasattr(client, "result") else client
 
-    def sample(ids, n):
+
+def decode(servers, name, folder, vocab, batch, prompt, new):
+    def sample(sampler, ids, n):
         began = time.perf_counter()
         params = types.SamplingParams(max_tokens=n, temperature=1.0, seed=1)
         for f in [sampler.sample(prompt=types.ModelInput.from_ints(x), num_samples=1, sampling_params=params) for x in ids.tolist()]:
@@ -161,19 +164,20 @@ def decode(server, name, folder, vocab, batch, prompt, new):
                 raise RuntimeError(f"asked for {n} tokens, got {got}")
         return time.perf_counter() - began
 
-    def ours(ids):
-        sample(ids, 1)  # the prompts' pass, kept in the cache
-        once = sample(ids, 1)
-        return sample(ids, 1 + new) - once
+    def ours(sampler, ids):
+        sample(sampler, ids, 1)  # the prompts' pass, kept in the cache
+        once = sample(sampler, ids, 1)
+        return sample(sampler, ids, 1 + new) - once
 
     rates = {}
     for who, dtype in DTYPES.items():
+        sampler = done(servers[who].client().create_sampling_client(base_model=name))
         theirs = peer.Decoder(folder, dtype)
         theirs.run(ids_of(vocab, batch, prompt, 98), 1)
         for i in range(rounds):
             ids = ids_of(vocab, batch, prompt, i)
-            rates.setdefault("smolgym", []).append(batch * new / ours(ids))
-            rates.setdefault(who, []).append(batch * new / theirs.run(ids, new))
+            rates.setdefault("smolgym " + who, []).append(batch * new / ours(sampler, ids))
+            rates.setdefault("torch " + who, []).append(batch * new / theirs.run(ids, new))
         del theirs
         gc.collect()
     record(f"decode, Qwen3-0.6B shape, batch {batch}, behind {prompt} tokens", "tok/s", rates)
@@ -190,15 +194,15 @@ def gemm():
     for m, k, n in GEMM:
         rates = {}
         for _ in range(rounds):
-            # The slashes part the pattern by levels of the benchmark's name; the first level that runs is the fastest.
-            out = subprocess.run([binary, "-test.run", "^$", "-test.bench", f"^BenchmarkGEMM$/^{m}x{k}x{n}$", "-test.benchtime", "300ms"],
-                                 capture_output=True, text=True, env=dict(os.environ, SMOLGYM_BENCH_THREADS=str(a.threads)), check=True).stdout
-            found = re.findall(r"([\d.]+) GF/s", out)
-            if len(found) != 1:
-                raise RuntimeError(f"no figure in:\n{out}")
-            rates.setdefault("smolgym", []).append(float(found[0]))
             for who, dtype in DTYPES.items():
-                rates.setdefault(who, []).append(peer.product(m, k, n, dtype))
+                # The slashes part the pattern by levels of the benchmark's name; the first level that runs is the fastest.
+                out = subprocess.run([binary, "-test.run", "^$", "-test.bench", f"^BenchmarkGEMM$/^{who.replace('fp', 'f')}$/^{m}x{k}x{n}$", "-test.benchtime", "300ms"],
+                                     capture_output=True, text=True, env=dict(os.environ, SMOLGYM_BENCH_THREADS=str(a.threads)), check=True).stdout
+                found = re.findall(r"([\d.]+) GF/s", out)
+                if len(found) != 1:
+                    raise RuntimeError(f"no figure in:\n{out}")
+                rates.setdefault("smolgym " + who, []).append(float(found[0]))
+                rates.setdefault("torch " + who, []).append(peer.product(m, k, n, dtype))
         record(f"matrix product {m} x {k} x {n}", "GF/s", rates)
 
 
@@ -228,14 +232,17 @@ def llama():
 
 
 def table():
-    lines = ["| case | unit | SmolGym | torch fp32 | torch bf16 | ratio to fp32 | ratio to bf16 |", "| --- | --- | ---: | ---: | ---: | ---: | ---: |"]
+    lines = ["| case | unit | SmolGym fp32 | torch fp32 | ratio | SmolGym bf16 | torch bf16 | ratio |", "| --- | --- |" + " ---: |" * 6]
     for r in rows:
-        if "smolgym" not in r["best"]:
+        if "smolgym fp32" not in r["best"]:
             continue
-        cells = [r["case"], r["unit"]] + [f"{r['best'][w]:.3g}" if r["best"][w] < 100 else f"{r['best'][w]:.0f}" for w in ("smolgym", *DTYPES)]
-        lines.append("| " + " | ".join(cells + [f"{r['ratio'][w]:.2f}" for w in DTYPES]) + " |")
+        cells = [r["case"], r["unit"]]
+        for dtype in DTYPES:
+            rates = [r["best"][who + dtype] for who in ("smolgym ", "torch ")]
+            cells += [f"{x:.3g}" if x < 100 else f"{x:.0f}" for x in rates] + [f"{r['ratio'][dtype]:.2f}"]
+        lines.append("| " + " | ".join(cells) + " |")
     for r in rows:
-        if "smolgym" not in r["best"]:
+        if "smolgym fp32" not in r["best"]:
             lines.append("")
             lines.append(f"{r['case']}: " + ", ".join(f"{who} {v:.4g} {r['unit']}" for who, v in r["best"].items()))
     return "\n".join(lines + [""] + [f"Skipped: {s}" for s in skipped])
@@ -244,25 +251,29 @@ def table():
 def main():
     only = a.only.split(",")
     with tempfile.TemporaryDirectory(prefix="smolgym-bench-") as root:
-        server, folders = Server(root), {}
+        servers, folders = {}, {}
         try:
+            if {"small", "train", "decode"} & set(only):
+                servers = {precision: Server(root, precision) for precision in DTYPES}
             for name, sizes, cases in (("small", models.SMALL, {"small"}), ("q06", models.Q06, {"train", "decode"})):
                 if cases & set(only):
                     folders[name] = models.write(Path(root) / name, sizes)
-                    server.add(f"bench/{name}", folders[name])
+                    for server in servers.values():
+                        server.add(f"bench/{name}", folders[name])
             if "small" in only:
                 for n, length in ((256, 24), (8, 256)):
-                    train(server, "bench/small", f"full update, 4 x 256, {n} x {length} tokens", folders["small"], 512, 0, n, length, n)
+                    train(servers, "bench/small", f"full update, 4 x 256, {n} x {length} tokens", folders["small"], 512, 0, n, length, n)
             if "gemm" in only:
                 gemm()
             if "decode" in only:
                 for batch in (1, 8, 32):
-                    decode(server, "bench/q06", folders["q06"], models.Q06["vocab"], batch, 32 if a.quick else 128, 4 if a.quick else 32)
+                    decode(servers, "bench/q06", folders["q06"], models.Q06["vocab"], batch, 32 if a.quick else 128, 4 if a.quick else 32)
             if "train" in only:
                 n = 2 if a.quick else 8
-                train(server, "bench/q06", f"LoRA rank 32, Qwen3-0.6B shape, {n} x 256 tokens", folders["q06"], models.Q06["vocab"], 32, n, 256, 2)
+                train(servers, "bench/q06", f"LoRA rank 32, Qwen3-0.6B shape, {n} x 256 tokens", folders["q06"], models.Q06["vocab"], 32, n, 256, 2)
         finally:
-            server.stop()
+            for server in servers.values():
+                server.stop()
         if "memory" in only:
             memory()
         if "llama" in only:
