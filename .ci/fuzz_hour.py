@@ -35,6 +35,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 HOME = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "smolgym" / "fuzz"
 PAGE, TICK = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 KEPT, KEPT_BYTES = 60, 4096  # inputs of a target that are committed, and the size of each at most
+COLLECT = "20"  # GOGC: the engine holds 100 MiB itself, so that by default garbage would come to as much
 HANG = 10  # seconds after which the engine calls an input hung
 stopping = threading.Event()
 Usage = collections.namedtuple("Usage", "at cpu resident waited")  # seconds, seconds, bytes, seconds
@@ -105,7 +106,7 @@ def run(t, seconds):
         [t.binary, "-test.run=^$", f"-test.fuzz=^{t.function}$", f"-test.fuzztime={max(1, round(seconds))}s", "-test.parallel=1",
          "-test.timeout=0", "-test.fuzzminimizetime=200x", f"-test.fuzzcachedir={t.cache}"],  # by time, shrinking big inputs takes all of it
         cwd=ROOT / t.package, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env={**os.environ, "SMOLGYM_GROWTH_LOG": str(t.log)}, process_group=0)  # an interrupt is passed on by us, to the coordinator
+        env={**os.environ, "SMOLGYM_GROWTH_LOG": str(t.log), "GOGC": COLLECT}, process_group=0)  # an interrupt is passed on by us, to the coordinator
     used, first, most, last = {}, {}, {}, collections.deque(maxlen=HANG + 3)
 
     def watch():
@@ -163,6 +164,9 @@ def keep(targets):
                        key=lambda f: (f.stat().st_size, f.name))
         into = ROOT / t.package / "testdata" / "fuzz" / t.function
         into.mkdir(parents=True, exist_ok=True)
+        for f in into.iterdir():  # of an earlier call
+            if (t.cache / t.function / f.name).exists():
+                f.unlink()
         for f in files[:: max(1, len(files) // KEPT)][:KEPT]:
             shutil.copy(f, into / f.name)
 
