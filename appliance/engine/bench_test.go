@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -25,6 +26,7 @@ import (
 // shape is the size of a Qwen3 model with random weights.
 type shape struct {
 	hidden, layers, heads, kvHeads, headDim, ff, vocab int
+	matrices                                           ir.DType // f32 when not said
 }
 
 // write makes a checkpoint folder of the shape.
@@ -192,14 +194,23 @@ func BenchmarkSmallFullUpdateLong(b *testing.B)  { benchTrain(b, small, TrainerC
 func BenchmarkQ06SeventhLoRA(b *testing.B) {
 	part := q06
 	part.layers, part.vocab = part.layers/7, part.vocab/7
-	benchTrain(b, part, TrainerConfig{LoRA: &LoRA{Rank: 32, Alpha: 32, Seed: 1}, Attention: true, MLP: true, Unembed: true}, 8, 256)
+	part.benchLoRA(b)
 }
 
 func BenchmarkQ06LoRA(b *testing.B) {
 	if testing.Short() {
 		b.Skip("needs 3 GB of memory and a minute")
 	}
-	benchTrain(b, q06, TrainerConfig{LoRA: &LoRA{Rank: 32, Alpha: 32, Seed: 1}, Attention: true, MLP: true, Unembed: true}, 8, 256)
+	q06.benchLoRA(b)
+}
+
+// benchLoRA is a step of 8 x 256 tokens with matrices of either type.
+func (s shape) benchLoRA(b *testing.B) {
+	for _, s.matrices = range []ir.DType{ir.F32, ir.BF16} {
+		b.Run(s.matrices.String(), func(b *testing.B) {
+			benchTrain(b, s, TrainerConfig{LoRA: &LoRA{Rank: 32, Alpha: 32, Seed: 1}, Attention: true, MLP: true, Unembed: true}, 8, 256)
+		})
+	}
 }
 
 // mid is a model whose weights don't stay in a cache.
@@ -222,7 +233,7 @@ func (s shape) open(b *testing.B, threads int, opt Options) (*Engine, *Base) {
 		b.Fatal(err)
 	}
 	e := New(dev, opt)
-	base, err := e.LoadBase("bench", ck, src, nil, ir.F32)
+	base, err := e.LoadBase("bench", ck, src, nil, cmp.Or(s.matrices, ir.F32))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -211,12 +211,13 @@ def memory():
     if not binary.exists():
         skipped.append(f"memory: no {binary}; `make bench` builds it")
         return
-    out = subprocess.run([binary, "-test.run", "^$", "-test.bench", "^BenchmarkQ06LoRA$", "-test.benchtime", "1x"],
-                         capture_output=True, text=True, check=True).stdout
-    peak, planned = (float(re.search(r"([\d.e+]+) " + unit, out)[1]) for unit in ("MB-peak-over-idle", "MB-planned"))
-    rows.append(dict(case="memory of a LoRA step, Qwen3-0.6B shape, 8 x 256 tokens, rank 32", unit="MB",
-                     best={"peak over idle": peak, "planned": planned}, ratio={"planned": peak / planned}))
-    note(rows[-1])
+    for who in DTYPES:
+        out = subprocess.run([binary, "-test.run", "^$", "-test.bench", f"^BenchmarkQ06LoRA$/^{who.replace('fp', 'f')}$", "-test.benchtime", "1x"],
+                             capture_output=True, text=True, check=True).stdout
+        peak, planned = (float(re.search(r"([\d.e+]+) " + unit, out)[1]) for unit in ("MB-peak-over-idle", "MB-planned"))
+        rows.append(dict(case=f"memory of a LoRA step, Qwen3-0.6B shape in {who}, 8 x 256 tokens, rank 32", unit="MB",
+                         best={"peak over idle": peak, "planned": planned}, ratio={"planned": peak / planned}))
+        note(rows[-1])
 
 
 def llama():
