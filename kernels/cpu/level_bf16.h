@@ -2,37 +2,37 @@
 // sums are float32. See doc.go for the orders of summation.
 
 typedef struct {
-	const float *from;    // [rows, cols]
-	bf16 *to;             // [rows, ld], zeros beyond cols
-	const int32_t *order; // of the rows of from; null for theirs
-	int64_t cols, ld;
+	const float *from; // [rows, cols]
+	bf16 *to;
+	int64_t cols;
 } narrow_args;
+
+// narrow_to rounds n elements.
+static void narrow_to(bf16 *y, const float *x, int64_t n) {
+	int64_t i = 0;
+	for (; i + 16 <= n; i += 16)
+		hnarrow(y + i, vload(x + i), 16);
+	if (i < n)
+		hnarrow(y + i, vload_n(x + i, (int)(n - i)), (int)(n - i));
+}
 
 static void narrow_part(const void *arg, int64_t from, int64_t to, int who) {
 	const narrow_args *p = arg;
 	(void)who;
-	for (int64_t r = from; r < to; r++) {
-		const float *x = p->from + (p->order ? p->order[r] : r) * p->cols;
-		bf16 *y = p->to + r * p->ld;
-		for (int64_t i = 0; i < p->cols; i += 16) {
-			int n = p->cols - i < 16 ? (int)(p->cols - i) : 16;
-			hnarrow(y + i, get(x, i, n), n);
-		}
-		for (int64_t i = p->cols; i < p->ld; i++)
-			y[i] = 0;
-	}
+	for (int64_t r = from; r < to; r++)
+		narrow_to(p->to + r * p->cols, p->from + r * p->cols, p->cols);
 }
 
-static void narrow_rows(const call *c, bf16 *to, int64_t ld, const float *from, const int32_t *order, int64_t rows, int64_t cols) {
-	narrow_args p = {from, to, order, cols, ld};
+static void narrow_rows(const call *c, bf16 *to, const float *from, int64_t rows, int64_t cols) {
+	narrow_args p = {from, to, cols};
 	split(c, rows, 4 + 0.15 * (double)cols, narrow_part, &p);
 }
 
 // Narrow: w = x rounded. Items are rows of up to 4096 elements.
 static int narrow(const call *c) {
 	int64_t n = c->d[0] * c->d[1] * c->d[2] * c->d[3], whole = n / 4096;
-	narrow_rows(c, c->out[0], 4096, fin(c, 1), 0, whole, 4096);
-	narrow_rows(c, (bf16 *)c->out[0] + whole * 4096, n - whole * 4096, fin(c, 1) + whole * 4096, 0, n > whole * 4096, n - whole * 4096);
+	narrow_rows(c, c->out[0], fin(c, 1), whole, 4096);
+	narrow_rows(c, (bf16 *)c->out[0] + whole * 4096, fin(c, 1) + whole * 4096, n > whole * 4096, n - whole * 4096);
 	return OK;
 }
 
@@ -91,7 +91,7 @@ static int linear16(const call *c) {
 	bf16 *x = shared_memory(c->ctx, p.m * p.k * 2);
 	if (!x)
 		return NO_MEMORY;
-	narrow_rows(c, x, p.k, fin(c, 0), 0, p.m, p.k);
+	narrow_rows(c, x, fin(c, 0), p.m, p.k);
 	p.x = x;
 	dot_blocks(c, p.m, p.n, 2 * p.k, &p.mb, &p.nb);
 	split(c, ((p.m + p.mb - 1) / p.mb) * ((p.n + p.nb - 1) / p.nb), 0.01 * (double)(p.mb * p.nb * p.k), linear16_part, &p);
@@ -116,41 +116,50 @@ static void pack_pairs(pair16 *to, const bf16 *b, int64_t ldb, int64_t n, int64_
 			}
 }
 
-// outer_product16: row[i][j] = sum over r < rn of a*b from zero; rows of a are
-// pairs along r, lda pairs apart. m <= BLOCK_I, n <= BLOCK_J.
-static void outer_product16(float *scratch, int64_t m, int64_t n, float *const *row, const pair16 *a, int64_t lda, const bf16 *b, int64_t ldb, int64_t rn) {
+// narrow_pairs rounds r elements of a row to pairs, a missing last one zero.
+static void narrow_pairs(pair16 *to, const float *from, int64_t r) {
+	narrow_to((bf16 *)to, from, r);
+	if (r % 2)
+		((bf16 *)to)[r] = 0;
+}
+
+// outer_product16: row[i][j] = sum over r < rn of a[i][r]*b[r][j] from zero, a
+// rounded on the way. m <= BLOCK_I, n <= BLOCK_J.
+static void outer_product16(float *scratch, int64_t m, int64_t n, float *const *row, const float *const *a, const bf16 *b, int64_t ldb, int64_t rn) {
 	enum { ROWS = 2 * BLOCK_R }; // as many bytes as of float32
-	pair16 *pb = (pair16 *)scratch;
+	pair16 *pb = (pair16 *)scratch, *pa = pb + BLOCK_J * BLOCK_R;
 	for (int64_t r0 = 0; r0 < rn || r0 == 0; r0 += ROWS) {
 		int64_t r = rn - r0 < ROWS ? rn - r0 : ROWS, pairs = (r + 1) / 2;
 		pack_pairs(pb, b + r0 * ldb, ldb, n, r);
+		for (int64_t i = 0; i < m; i++)
+			narrow_pairs(pa + i * pairs, a[i] + r0, r);
 		for (int64_t j = 0; j < n; j += PANEL)
 			for (int64_t i = 0; i < m; i += OUT_M) {
 				float *at[OUT_M];
 				int64_t rows = m - i < OUT_M ? m - i : OUT_M, cols = n - j < PANEL ? n - j : PANEL;
 				for (int64_t q = 0; q < rows; q++)
 					at[q] = row[i + q] + j;
-				outer_block16(rows, cols, at, a + i * lda + r0 / 2, lda, 1, pb + j * pairs, PANEL, pairs, r0 > 0);
+				outer_block16(rows, cols, at, pa + i * pairs, pairs, 1, pb + j * pairs, PANEL, pairs, r0 > 0);
 			}
 	}
 }
 
 typedef struct {
 	const call *c;
-	const float *dy;  // [M,N], to find rows of zeros
-	const pair16 *dy16; // [M,pairs]
-	const bf16 *w;    // [N,K]
-	float *dx;        // [M,K]
-	int64_t m, n, k, pairs;
+	const float *dy; // [M,N]
+	const bf16 *w;   // [N,K]
+	float *dx;       // [M,K]
+	int64_t m, n, k;
 	blocks b;
 } gradx16_args;
 
 static void gradx16_product(const void *arg, int64_t row, int64_t rows, int64_t col, int64_t cols, int who) {
 	const gradx16_args *p = arg;
 	float *dx[BLOCK_I];
+	const float *dy[BLOCK_I];
 	for (int64_t i = 0; i < rows; i++)
-		dx[i] = p->dx + (row + i) * p->k + col;
-	outer_product16(scratch_of(p->c, who), rows, cols, dx, p->dy16 + row * p->pairs, p->pairs, p->w + col, p->k, p->n);
+		dx[i] = p->dx + (row + i) * p->k + col, dy[i] = p->dy + (row + i) * p->n;
+	outer_product16(scratch_of(p->c, who), rows, cols, dx, dy, p->w + col, p->k, p->n);
 }
 
 static void gradx16_part(const void *arg, int64_t from, int64_t to, int who) {
@@ -160,14 +169,9 @@ static void gradx16_part(const void *arg, int64_t from, int64_t to, int who) {
 }
 
 static int linear_grad_x16(const call *c) {
-	gradx16_args p = {c, fin(c, 0), 0, hin(c, 1), fout(c, 0), c->d[0], c->d[1], c->d[2], (c->d[1] + 1) / 2, {0, 0, 0, 0}};
+	gradx16_args p = {c, fin(c, 0), hin(c, 1), fout(c, 0), c->d[0], c->d[1], c->d[2], {0, 0, 0, 0}};
 	if (!p.m || !p.k)
 		return OK;
-	bf16 *dy = shared_memory(c->ctx, p.m * p.pairs * 4);
-	if (!dy)
-		return NO_MEMORY;
-	narrow_rows(c, dy, 2 * p.pairs, p.dy, 0, p.m, p.n);
-	p.dy16 = (const pair16 *)dy;
 	p.b = share_out(c, p.m, p.k);
 	split(c, p.b.ni * p.b.nj, 0.01 * (double)(p.b.bi * p.b.bj * p.n), gradx16_part, &p);
 	return OK;

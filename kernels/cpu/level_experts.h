@@ -109,7 +109,6 @@ typedef struct {
 	const call *c;
 	const float *x, *w, *dy;
 	const bf16 *x16, *w16; // of the kernels with bfloat16 weights
-	pair16 *dy16;          // [kT,pairs], rows in order
 	float *y;
 	const int32_t *experts; // of each row [kT]
 	int32_t *order;         // rows by expert, rising inside one
@@ -118,7 +117,7 @@ typedef struct {
 	const int32_t *offsets;
 	int64_t rows, n, k, e; // rows: kT
 	int64_t each;          // rows that read one row of x
-	int64_t s, pick, pairs;
+	int64_t s, pick;
 	void *room; // as much as group was asked for
 } expert_args;
 
@@ -305,7 +304,7 @@ static int expert_linear16(const call *c) {
 	if (runs < 0)
 		return NO_MEMORY;
 	p.x16 = p.room;
-	narrow_rows(c, p.room, p.k, fin(c, 0), 0, c->d[0], p.k);
+	narrow_rows(c, p.room, fin(c, 0), c->d[0], p.k);
 	int64_t items = runs * ((p.n + EXPERT_COLS - 1) / EXPERT_COLS);
 	split(c, items, 0.015 * (double)(p.rows * p.n * p.k) / (double)items, expert_linear16_part, &p);
 	return OK;
@@ -318,21 +317,22 @@ static void expert_grad_x16_part(const void *arg, int64_t from, int64_t to, int 
 		const expert_run *run = p->runs + item / blocks;
 		int64_t k0 = item % blocks * BLOCK_J, k = p->k - k0 < BLOCK_J ? p->k - k0 : BLOCK_J;
 		float *out[EXPERT_ROWS];
-		for (int64_t i = 0; i < run->rows; i++)
-			out[i] = p->y + p->order[run->first + i] * p->k + k0;
-		outer_product16(scratch_of(p->c, who), run->rows, k, out, p->dy16 + run->first * p->pairs, p->pairs, p->w16 + run->expert * p->n * p->k + k0, p->k, p->n);
+		const float *dy[EXPERT_ROWS];
+		for (int64_t i = 0; i < run->rows; i++) {
+			int64_t r = p->order[run->first + i];
+			out[i] = p->y + r * p->k + k0, dy[i] = p->dy + r * p->n;
+		}
+		outer_product16(scratch_of(p->c, who), run->rows, k, out, dy, p->w16 + run->expert * p->n * p->k + k0, p->k, p->n);
 	}
 }
 
 static int expert_grad_x16(const call *c) {
-	expert_args p = {.c = c, .w16 = hin(c, 1), .experts = iin(c, 2), .y = fout(c, 0), .rows = c->d[0], .n = c->d[1], .k = c->d[2], .e = c->d[3], .pairs = (c->d[1] + 1) / 2};
+	expert_args p = {.c = c, .dy = fin(c, 0), .w16 = hin(c, 1), .experts = iin(c, 2), .y = fout(c, 0), .rows = c->d[0], .n = c->d[1], .k = c->d[2], .e = c->d[3]};
 	if (!p.rows || !p.k)
 		return OK;
-	int64_t runs = group(&p, p.rows * p.pairs * 4);
+	int64_t runs = group(&p, 0);
 	if (runs < 0)
 		return NO_MEMORY;
-	p.dy16 = p.room;
-	narrow_rows(c, p.room, 2 * p.pairs, fin(c, 0), p.order, p.rows, p.n);
 	int64_t items = runs * ((p.k + BLOCK_J - 1) / BLOCK_J);
 	split(c, items, 0.015 * (double)(p.rows * p.n * p.k) / (double)items, expert_grad_x16_part, &p);
 	return OK;

@@ -64,8 +64,14 @@ INLINE h32 hset(pair16 x) { return _mm512_set1_epi32((int)x); }
 INLINE __m512i up16(const bf16 *p, int n) { return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(n), p)); }
 INLINE h32 hzip(const bf16 *even, const bf16 *odd, int n) { return _mm512_or_si512(up16(even, n), _mm512_slli_epi32(up16(odd, n), 16)); }
 INLINE v16 hwiden(const bf16 *p, int n) { return (v16)_mm512_slli_epi32(up16(p, n), 16); }
+INLINE void hstore_n(bf16 *p, __m256i x, int n) { // a store with a mask takes many times as long
+	if (n == 16)
+		_mm256_storeu_si256((__m256i *)p, x);
+	else
+		_mm256_mask_storeu_epi16(p, first_lanes(n), x);
+}
 #ifdef __AVX512BF16__
-INLINE void hnarrow(bf16 *p, v16 x, int n) { _mm256_mask_storeu_epi16(p, first_lanes(n), (__m256i)_mm512_cvtneps_pbh(x)); }
+INLINE void hnarrow(bf16 *p, v16 x, int n) { hstore_n(p, (__m256i)_mm512_cvtneps_pbh(x), n); }
 INLINE v16 hdot(v16 acc, h32 a, h32 b) { return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b); }
 INLINE unsigned hmode_on(void) { return 0; }
 INLINE void hmode_off(unsigned old) { (void)old; }
@@ -77,7 +83,7 @@ INLINE void hnarrow(bf16 *p, v16 x, int n) {
 	__mmask16 tiny = _mm512_testn_epi32_mask(b, _mm512_set1_epi32(0x7f800000)), nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
 	r = _mm512_mask_and_epi32(r, tiny, _mm512_srli_epi32(b, 16), _mm512_set1_epi32(0x8000));
 	r = _mm512_mask_or_epi32(r, nan, _mm512_srli_epi32(b, 16), _mm512_set1_epi32(0x40));
-	_mm256_mask_storeu_epi16(p, first_lanes(n), _mm512_cvtepi32_epi16(r));
+	hstore_n(p, _mm512_cvtepi32_epi16(r), n);
 }
 INLINE v16 upper_half(h32 x) { return (v16)_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000)); }
 INLINE v16 hdot(v16 acc, h32 a, h32 b) {
