@@ -142,6 +142,10 @@ func (r *rig) load(m *arch.Model, ck *hf.Checkpoint, src hf.Source) {
 		if err := w.Float32s(x, v.Name); err != nil {
 			r.t.Fatal(err)
 		}
+		if v.Type.DType == ir.BF16 {
+			r.setHalf(v.Name, x)
+			continue
+		}
 		r.set(v.Name, x)
 	}
 	for name, x := range m.Consts {
@@ -165,6 +169,16 @@ func (r *rig) set(name string, x []float32) {
 	b := make([]byte, 4*len(x))
 	for i, v := range x {
 		binary.LittleEndian.PutUint32(b[4*i:], math.Float32bits(v))
+	}
+	r.setBytes(name, b)
+}
+
+// setHalf rounds to bfloat16, ties to even.
+func (r *rig) setHalf(name string, x []float32) {
+	b := make([]byte, 2*len(x))
+	for i, v := range x {
+		bits := math.Float32bits(v)
+		binary.LittleEndian.PutUint16(b[2*i:], uint16((bits+0x7fff+bits>>16&1)>>16))
 	}
 	r.setBytes(name, b)
 }
