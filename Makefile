@@ -37,12 +37,15 @@ $(VENV)/ready: testdata/sdk/requirements.txt testdata/sdk/env.sh
 torch-env: ## the optional, cached environment with torch that some SDK tests and golden makers need
 	bash testdata/sdk/torch_env.sh
 
-test-all: test check-export check-onnx ## test, and what takes longer: other SDK and hub client versions, exports read by peft, transformers and ONNX Runtime, cookbook recipes
+test-all: test check-export check-onnx ## test, and what takes longer: other SDK and hub client versions, exports read by peft, transformers and ONNX Runtime, cookbook recipes, arm64 under qemu
 	SMOLGYM_CASES=10000 $(GO) test -count=1 -timeout 30m -run TestBitProperty ./appliance/engine
 	SMOLGYM_BIN=$(CURDIR)/$(BIN) sh testdata/sdk/versions.sh
 	SMOLGYM_BIN=$(CURDIR)/$(BIN) bash testdata/hub/versions.sh
 	SMOLGYM_BIN=$(CURDIR)/$(BIN) bash testdata/cookbook/run.sh
-	$(MAKE) rack-rerun demo-seeds
+	$(MAKE) test-neon rack-rerun demo-seeds
+
+test-neon: ## the arm64 kernels under qemu-user, and a server that answers there; installs the cross compiler through apt
+	bash .ci/neon.sh
 
 rack-rerun: build $(VENV)/ready ## the first 200 steps of rack/small's training, compared with the committed log to the bit
 	SMOLGYM_RACK_STEPS=200 $(VENV)/bin/python -m pytest -q testdata/sdk/test_rack.py -k reruns

@@ -27,7 +27,7 @@ import (
 // Options configure a device.
 type Options struct {
 	Threads     int    // 0 for as many as the process may use
-	Level       string // "auto" or "", "avx512bf16", "avx512", "avx2", "portable"
+	Level       string // "auto" or "", "avx512bf16", "avx512", "avx2", "neon", "portable"
 	MemoryBytes int64  // most memory to allocate in all; 0 for what the system has
 }
 
@@ -54,7 +54,8 @@ var levels = []struct {
 	{"avx512bf16", C.LEVEL_AVX512BF16, "the processor has AVX-512 F, BW, DQ and VL, and BF16"},
 	{"avx512", C.LEVEL_AVX512, "the processor has AVX-512 F, BW, DQ and VL"},
 	{"avx2", C.LEVEL_AVX2, "the processor has AVX2 and FMA"},
-	{"portable", C.LEVEL_PORTABLE, "plain C, for a processor with neither AVX-512 nor AVX2"},
+	{"neon", C.LEVEL_NEON, "the processor is arm64"},
+	{"portable", C.LEVEL_PORTABLE, "plain C, for a processor with none of AVX-512, AVX2 and NEON"},
 }
 
 // Levels lists the instruction levels that this machine can run, best first.

@@ -4,7 +4,7 @@
 //
 // Every result is defined, to the bit, on a virtual vector of 16 float32 lanes
 // with fused multiply-add; the levels (portable C, AVX2 with FMA, AVX-512, AVX-512
-// with BF16) compute the same bits, and so does any number of threads. vec_portable.h is
+// with BF16, NEON) compute the same bits, and so does any number of threads. vec_portable.h is
 // the definition of the lane operations. No sum is ever split between threads,
 // and -std=c11 keeps the compiler from fusing what isn't written fused. NaNs
 // are equal to each other whatever their payload.

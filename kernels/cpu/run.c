@@ -17,6 +17,10 @@ extern double fma_peak_portable(int64_t);
 extern const kernel kernels_avx2[K_COUNT], kernels_avx512[K_COUNT], kernels_avx512bf16[K_COUNT];
 extern void math_avx2(int, const float *, float *, int64_t), math_avx512(int, const float *, float *, int64_t), math_avx512bf16(int, const float *, float *, int64_t);
 extern double fma_peak_avx2(int64_t), fma_peak_avx512(int64_t), fma_peak_avx512bf16(int64_t);
+#elif defined(__aarch64__)
+extern const kernel kernels_neon[K_COUNT];
+extern void math_neon(int, const float *, float *, int64_t);
+extern double fma_peak_neon(int64_t);
 #endif
 
 static const struct {
@@ -29,6 +33,8 @@ static const struct {
 	[LEVEL_AVX2] = {kernels_avx2, math_avx2, fma_peak_avx2},
 	[LEVEL_AVX512] = {kernels_avx512, math_avx512, fma_peak_avx512},
 	[LEVEL_AVX512BF16] = {kernels_avx512bf16, math_avx512bf16, fma_peak_avx512bf16},
+#elif defined(__aarch64__)
+	[LEVEL_NEON] = {kernels_neon, math_neon, fma_peak_neon},
 #endif
 };
 
@@ -45,6 +51,9 @@ int cpu_level_runs(int level) {
 		return avx512;
 	if (level == LEVEL_AVX512BF16)
 		return avx512 && __builtin_cpu_supports("avx512bf16");
+#elif defined(__aarch64__)
+	if (level == LEVEL_NEON)
+		return 1; // part of the architecture
 #endif
 	return 0;
 }

@@ -2,6 +2,7 @@ package kerneltest_test
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -25,9 +26,12 @@ func open(t *testing.T, level string, threads int) kernels.Device {
 	return dev
 }
 
+// built are the levels of this architecture.
+var built = map[string][]string{"amd64": {"avx512bf16", "avx512", "avx2", "portable"}, "arm64": {"neon", "portable"}}
+
 // everyLevel runs a test at each level; those this machine can't run are skipped and say so.
 func everyLevel(t *testing.T, test func(t *testing.T, level string)) {
-	for _, level := range []string{"avx512bf16", "avx512", "avx2", "portable"} {
+	for _, level := range built[runtime.GOARCH] {
 		t.Run(level, func(t *testing.T) {
 			if !slices.Contains(cpu.Levels(), level) {
 				t.Skipf("this processor does not run %s", level)
