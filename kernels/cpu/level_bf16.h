@@ -59,43 +59,18 @@ static int embed16(const call *c) {
 	return OK;
 }
 
-typedef struct {
-	const bf16 *x, *w; // x[M,K], w[N,K]
-	const float *bias;
-	float *y; // [M,N]
-	int64_t m, n, k, mb, nb;
-} linear16_args;
-
-// Blocks as in linear_part.
-static void linear16_part(const void *arg, int64_t from, int64_t to, int who) {
-	const linear16_args *p = arg;
-	int64_t blocks_m = (p->m + p->mb - 1) / p->mb;
-	(void)who;
-	for (int64_t item = from; item < to; item++) {
-		int64_t m0 = item % blocks_m * p->mb, n0 = item / blocks_m * p->nb;
-		int64_t m1 = m0 + p->mb < p->m ? m0 + p->mb : p->m, n1 = n0 + p->nb < p->n ? n0 + p->nb : p->n;
-		for (int64_t m = m0; m < m1; m += DOT_M) {
-			const bf16 *a[DOT_M];
-			int rows = m1 - m < DOT_M ? (int)(m1 - m) : DOT_M;
-			for (int i = 0; i < rows; i++)
-				a[i] = p->x + (m + i) * p->k;
-			dot_block16(rows, n1 - n0, a, p->w + n0 * p->k, p->k, p->k, p->bias ? p->bias + n0 : 0, p->y + m * p->n + n0, p->n);
-		}
-	}
-}
+#define ELEM bf16
+#define N(name) name##16
+#include "level_linear_part.h"
+#undef ELEM
+#undef N
 
 static int linear16(const call *c) {
-	linear16_args p = {0, hin(c, 1), c->s->nin > 2 ? fin(c, 2) : 0, fout(c, 0), c->d[0], c->d[1], c->d[2], 0, 0};
-	if (!p.m || !p.n)
-		return OK;
-	bf16 *x = shared_memory(c->ctx, p.m * p.k * 2);
+	bf16 *x = shared_memory(c->ctx, c->d[0] * c->d[2] * 2);
 	if (!x)
 		return NO_MEMORY;
-	narrow_rows(c, x, fin(c, 0), p.m, p.k);
-	p.x = x;
-	dot_blocks(c, p.m, p.n, 2 * p.k, &p.mb, &p.nb);
-	split(c, ((p.m + p.mb - 1) / p.mb) * ((p.n + p.nb - 1) / p.nb), 0.01 * (double)(p.mb * p.nb * p.k), linear16_part, &p);
-	return OK;
+	narrow_rows(c, x, fin(c, 0), c->d[0], c->d[2]);
+	return linear_of16(c, x);
 }
 
 // pack_pairs: rows r and r+1 of b side by side, panels of PANEL columns,

@@ -98,7 +98,7 @@ static int top_k_grad(const call *c) {
 	return OK;
 }
 
-enum { EXPERT_ROWS = 48, EXPERT_COLS = 256, EXPERT_N = 96, EXPERT_T = 64 };
+enum { EXPERT_ROWS = 48, EXPERT_COLS = BLOCK_J, EXPERT_N = 96, EXPERT_T = 64 };
 
 // A run of rows of one expert.
 typedef struct {
@@ -107,8 +107,8 @@ typedef struct {
 
 typedef struct {
 	const call *c;
-	const float *x, *w, *dy;
-	const bf16 *x16, *w16; // of the kernels with bfloat16 weights
+	const void *x, *w; // float, or bfloat16
+	const float *dy;
 	float *y;
 	const int32_t *experts; // of each row [kT]
 	int32_t *order;         // rows by expert, rising inside one
@@ -151,40 +151,46 @@ static int64_t group(expert_args *p, int64_t room) {
 	return runs;
 }
 
-// Items: (run, block of columns), the block fastest.
-static void expert_linear_part(const void *arg, int64_t from, int64_t to, int who) {
-	const expert_args *p = arg;
-	int64_t blocks = (p->n + EXPERT_COLS - 1) / EXPERT_COLS;
-	float t[DOT_M * EXPERT_COLS];
-	(void)who;
-	for (int64_t item = from; item < to; item++) {
-		const expert_run *run = p->runs + item / blocks;
-		int64_t n0 = item % blocks * EXPERT_COLS, n = p->n - n0 < EXPERT_COLS ? p->n - n0 : EXPERT_COLS;
-		const float *w = p->w + (run->expert * p->n + n0) * p->k;
-		for (int64_t m = 0; m < run->rows; m += DOT_M) {
-			const float *a[DOT_M];
-			const int32_t *row = p->order + run->first + m;
-			int rows = run->rows - m < DOT_M ? (int)(run->rows - m) : DOT_M;
-			for (int i = 0; i < rows; i++)
-				a[i] = p->x + row[i] / p->each * p->k;
-			dot_block(rows, n, a, w, p->k, p->k, 0, t, EXPERT_COLS);
-			for (int i = 0; i < rows; i++)
-				memcpy(p->y + row[i] * p->n + n0, t + i * EXPERT_COLS, (size_t)n * 4);
-		}
-	}
+// share_experts hands out runs by blocks of so many columns.
+static int share_experts(expert_args *p, int64_t runs, int64_t columns, double cost, pool_task part) {
+	int64_t items = runs * ((columns + EXPERT_COLS - 1) / EXPERT_COLS);
+	split(p->c, items, cost * (double)(p->rows * p->n * p->k) / (double)items, part, p);
+	return OK;
+}
+
+#define ELEM float
+#define N(name) name
+#include "level_expert_part.h"
+#undef ELEM
+#undef N
+#define ELEM bf16
+#define N(name) name##16
+#include "level_expert_part.h"
+#undef ELEM
+#undef N
+
+static expert_args linear_experts(const call *c) {
+	return (expert_args){.c = c, .x = c->in[0], .w = c->in[1], .experts = iin(c, 2), .y = fout(c, 0), .n = c->d[1], .k = c->d[2], .e = c->d[3], .rows = c->d[4], .each = c->d[0] ? c->d[4] / c->d[0] : 0};
 }
 
 static int expert_linear(const call *c) {
-	expert_args p = {.c = c, .x = fin(c, 0), .w = fin(c, 1), .experts = iin(c, 2), .y = fout(c, 0), .n = c->d[1], .k = c->d[2], .e = c->d[3], .rows = c->d[4]};
+	expert_args p = linear_experts(c);
 	if (!p.rows || !p.n)
 		return OK;
-	p.each = p.rows / c->d[0];
 	int64_t runs = group(&p, 0);
+	return runs < 0 ? NO_MEMORY : share_experts(&p, runs, p.n, 0.03, expert_linear_part);
+}
+
+static int expert_linear16(const call *c) {
+	expert_args p = linear_experts(c);
+	if (!p.rows || !p.n)
+		return OK;
+	int64_t runs = group(&p, c->d[0] * p.k * 2);
 	if (runs < 0)
 		return NO_MEMORY;
-	int64_t items = runs * ((p.n + EXPERT_COLS - 1) / EXPERT_COLS);
-	split(c, items, 0.03 * (double)(p.rows * p.n * p.k) / (double)items, expert_linear_part, &p);
-	return OK;
+	p.x = p.room;
+	narrow_rows(c, p.room, fin(c, 0), c->d[0], p.k);
+	return share_experts(&p, runs, p.n, 0.015, expert_linear_part16);
 }
 
 // dx = dy·w, from zero, one fma for each n in rising order.
@@ -196,7 +202,7 @@ static void expert_grad_x_part(const void *arg, int64_t from, int64_t to, int wh
 	for (int64_t item = from; item < to; item++) {
 		const expert_run *run = p->runs + item / blocks;
 		int64_t k0 = item % blocks * EXPERT_COLS, k = p->k - k0 < EXPERT_COLS ? p->k - k0 : EXPERT_COLS;
-		const float *w = p->w + run->expert * p->n * p->k + k0;
+		const float *w = (const float *)p->w + run->expert * p->n * p->k + k0;
 		for (int64_t m = 0; m < run->rows; m += OUT_M) {
 			float *out[OUT_M];
 			const int32_t *row = p->order + run->first + m;
@@ -213,17 +219,32 @@ static void expert_grad_x_part(const void *arg, int64_t from, int64_t to, int wh
 	}
 }
 
-static int expert_grad_x(const call *c) {
-	expert_args p = {.c = c, .dy = fin(c, 0), .w = fin(c, 1), .experts = iin(c, 2), .y = fout(c, 0), .rows = c->d[0], .n = c->d[1], .k = c->d[2], .e = c->d[3]};
+static void expert_grad_x16_part(const void *arg, int64_t from, int64_t to, int who) {
+	const expert_args *p = arg;
+	int64_t blocks = (p->k + EXPERT_COLS - 1) / EXPERT_COLS;
+	for (int64_t item = from; item < to; item++) {
+		const expert_run *run = p->runs + item / blocks;
+		int64_t k0 = item % blocks * EXPERT_COLS, k = p->k - k0 < EXPERT_COLS ? p->k - k0 : EXPERT_COLS;
+		float *out[EXPERT_ROWS];
+		const float *dy[EXPERT_ROWS];
+		for (int64_t i = 0; i < run->rows; i++) {
+			int64_t r = p->order[run->first + i];
+			out[i] = p->y + r * p->k + k0, dy[i] = p->dy + r * p->n;
+		}
+		outer_product16(scratch_of(p->c, who), run->rows, k, out, dy, (const bf16 *)p->w + run->expert * p->n * p->k + k0, p->k, p->n);
+	}
+}
+
+static int grad_x_experts(const call *c, double cost, pool_task part) {
+	expert_args p = {.c = c, .dy = fin(c, 0), .w = c->in[1], .experts = iin(c, 2), .y = fout(c, 0), .rows = c->d[0], .n = c->d[1], .k = c->d[2], .e = c->d[3]};
 	if (!p.rows || !p.k)
 		return OK;
 	int64_t runs = group(&p, 0);
-	if (runs < 0)
-		return NO_MEMORY;
-	int64_t items = runs * ((p.k + EXPERT_COLS - 1) / EXPERT_COLS);
-	split(c, items, 0.03 * (double)(p.rows * p.n * p.k) / (double)items, expert_grad_x_part, &p);
-	return OK;
+	return runs < 0 ? NO_MEMORY : share_experts(&p, runs, p.k, cost, part);
 }
+
+static int expert_grad_x(const call *c) { return grad_x_experts(c, 0.03, expert_grad_x_part); }
+static int expert_grad_x16(const call *c) { return grad_x_experts(c, 0.015, expert_grad_x16_part); }
 
 // Items: (expert, block of n, block of k). For each datum that chose the expert:
 // from zero, one fma for each row in rising order; the sum is added once.
@@ -245,7 +266,7 @@ static void expert_grad_w_part(const void *arg, int64_t from, int64_t to, int wh
 				int resume = r > first;
 				for (; count < EXPERT_T && r < last && p->order[r] < end; count++, r++) {
 					memcpy(a + count * EXPERT_N, p->dy + p->order[r] * p->n + i0, (size_t)rows * 4);
-					memcpy(b + count * EXPERT_COLS, p->x + p->order[r] / p->each * p->k + j0, (size_t)cols * 4);
+					memcpy(b + count * EXPERT_COLS, (const float *)p->x + p->order[r] / p->each * p->k + j0, (size_t)cols * 4);
 				}
 				outer_block(rows, cols, at, a, 1, EXPERT_N, b, EXPERT_COLS, count, resume);
 			}
@@ -270,70 +291,5 @@ static int expert_grad_w(const call *c) {
 		return NO_MEMORY;
 	int64_t items = p.e * ((p.n + EXPERT_N - 1) / EXPERT_N) * ((p.k + EXPERT_COLS - 1) / EXPERT_COLS);
 	split(c, items, 0.04 * (double)(p.rows * p.n * p.k) / (double)items, expert_grad_w_part, &p);
-	return OK;
-}
-
-static void expert_linear16_part(const void *arg, int64_t from, int64_t to, int who) {
-	const expert_args *p = arg;
-	int64_t blocks = (p->n + EXPERT_COLS - 1) / EXPERT_COLS;
-	float t[DOT_M * EXPERT_COLS];
-	(void)who;
-	for (int64_t item = from; item < to; item++) {
-		const expert_run *run = p->runs + item / blocks;
-		int64_t n0 = item % blocks * EXPERT_COLS, n = p->n - n0 < EXPERT_COLS ? p->n - n0 : EXPERT_COLS;
-		const bf16 *w = p->w16 + (run->expert * p->n + n0) * p->k;
-		for (int64_t m = 0; m < run->rows; m += DOT_M) {
-			const bf16 *a[DOT_M];
-			const int32_t *row = p->order + run->first + m;
-			int rows = run->rows - m < DOT_M ? (int)(run->rows - m) : DOT_M;
-			for (int i = 0; i < rows; i++)
-				a[i] = p->x16 + row[i] / p->each * p->k;
-			dot_block16(rows, n, a, w, p->k, p->k, 0, t, EXPERT_COLS);
-			for (int i = 0; i < rows; i++)
-				memcpy(p->y + row[i] * p->n + n0, t + i * EXPERT_COLS, (size_t)n * 4);
-		}
-	}
-}
-
-static int expert_linear16(const call *c) {
-	expert_args p = {.c = c, .w16 = hin(c, 1), .experts = iin(c, 2), .y = fout(c, 0), .n = c->d[1], .k = c->d[2], .e = c->d[3], .rows = c->d[4]};
-	if (!p.rows || !p.n)
-		return OK;
-	p.each = p.rows / c->d[0];
-	int64_t runs = group(&p, c->d[0] * p.k * 2);
-	if (runs < 0)
-		return NO_MEMORY;
-	p.x16 = p.room;
-	narrow_rows(c, p.room, fin(c, 0), c->d[0], p.k);
-	int64_t items = runs * ((p.n + EXPERT_COLS - 1) / EXPERT_COLS);
-	split(c, items, 0.015 * (double)(p.rows * p.n * p.k) / (double)items, expert_linear16_part, &p);
-	return OK;
-}
-
-static void expert_grad_x16_part(const void *arg, int64_t from, int64_t to, int who) {
-	const expert_args *p = arg;
-	int64_t blocks = (p->k + BLOCK_J - 1) / BLOCK_J;
-	for (int64_t item = from; item < to; item++) {
-		const expert_run *run = p->runs + item / blocks;
-		int64_t k0 = item % blocks * BLOCK_J, k = p->k - k0 < BLOCK_J ? p->k - k0 : BLOCK_J;
-		float *out[EXPERT_ROWS];
-		const float *dy[EXPERT_ROWS];
-		for (int64_t i = 0; i < run->rows; i++) {
-			int64_t r = p->order[run->first + i];
-			out[i] = p->y + r * p->k + k0, dy[i] = p->dy + r * p->n;
-		}
-		outer_product16(scratch_of(p->c, who), run->rows, k, out, dy, p->w16 + run->expert * p->n * p->k + k0, p->k, p->n);
-	}
-}
-
-static int expert_grad_x16(const call *c) {
-	expert_args p = {.c = c, .dy = fin(c, 0), .w16 = hin(c, 1), .experts = iin(c, 2), .y = fout(c, 0), .rows = c->d[0], .n = c->d[1], .k = c->d[2], .e = c->d[3]};
-	if (!p.rows || !p.k)
-		return OK;
-	int64_t runs = group(&p, 0);
-	if (runs < 0)
-		return NO_MEMORY;
-	int64_t items = runs * ((p.k + BLOCK_J - 1) / BLOCK_J);
-	split(c, items, 0.015 * (double)(p.rows * p.n * p.k) / (double)items, expert_grad_x16_part, &p);
 	return OK;
 }

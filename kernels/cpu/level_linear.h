@@ -1,30 +1,5 @@
 // Linear layers, forward and backward. See doc.go for the orders of summation.
 
-typedef struct {
-	const float *x, *w, *bias; // x[M,K], w[N,K]
-	float *y;                  // [M,N]
-	int64_t m, n, k, mb, nb;   // block sizes of a work item
-} linear_args;
-
-// One item is a block of mb rows by nb columns. The A rows of a register tile
-// stay in the first cache while B's block streams from the second.
-static void linear_part(const void *arg, int64_t from, int64_t to, int who) {
-	const linear_args *p = arg;
-	int64_t blocks_m = (p->m + p->mb - 1) / p->mb;
-	(void)who;
-	for (int64_t item = from; item < to; item++) {
-		int64_t m0 = item % blocks_m * p->mb, n0 = item / blocks_m * p->nb;
-		int64_t m1 = m0 + p->mb < p->m ? m0 + p->mb : p->m, n1 = n0 + p->nb < p->n ? n0 + p->nb : p->n;
-		for (int64_t m = m0; m < m1; m += DOT_M) {
-			const float *a[DOT_M];
-			int rows = m1 - m < DOT_M ? (int)(m1 - m) : DOT_M;
-			for (int i = 0; i < rows; i++)
-				a[i] = p->x + (m + i) * p->k;
-			dot_block(rows, n1 - n0, a, p->w + n0 * p->k, p->k, p->k, p->bias ? p->bias + n0 : 0, p->y + m * p->n + n0, p->n);
-		}
-	}
-}
-
 // dot_blocks gives the sizes of a work item; a row of B has so many bytes.
 static void dot_blocks(const call *c, int64_t m, int64_t n, int64_t bytes, int64_t *mb, int64_t *nb) {
 	// B's block: at most a quarter of a megabyte, so that it stays in the
@@ -36,15 +11,13 @@ static void dot_blocks(const call *c, int64_t m, int64_t n, int64_t bytes, int64
 		*nb = *nb < 32 ? 16 : *nb / 32 * 16;
 }
 
-static int linear(const call *c) {
-	linear_args p = {fin(c, 0), fin(c, 1), c->s->nin > 2 ? fin(c, 2) : 0, fout(c, 0), c->d[0], c->d[1], c->d[2], 0, 0};
-	if (!p.m || !p.n)
-		return OK;
-	dot_blocks(c, p.m, p.n, 4 * p.k, &p.mb, &p.nb);
-	int64_t items = ((p.m + p.mb - 1) / p.mb) * ((p.n + p.nb - 1) / p.nb);
-	split(c, items, 0.02 * (double)(p.mb * p.nb * p.k), linear_part, &p);
-	return OK;
-}
+#define ELEM float
+#define N(name) name
+#include "level_linear_part.h"
+#undef ELEM
+#undef N
+
+static int linear(const call *c) { return linear_of(c, fin(c, 0)); }
 
 // A product of the outer kind in blocks: C[i,j] (+)= sum over r of a*b, with b
 // packed so that the tiles read it in a row, and a too where r is its slow axis.

@@ -3,6 +3,8 @@
 //
 //	SET(x)   an element of A in all lanes
 //
+// It is the last to be included for a type, and ends all of these names.
+//
 // C[i][j] = C[i][j] + a(i,r)*B[r][j] for r in rising order, lanes over j.
 
 // outer_tile: m rows by v vectors at column offset 0; tail > 0 means the single
@@ -72,3 +74,14 @@ static void N(outer_block)(int64_t m, int64_t n, float *const *c, const ELEM *a,
 		j += cols;
 	}
 }
+
+#undef ELEM
+#undef VEC
+#undef N
+#undef LOAD
+#undef LOAD_N
+#undef SET
+#undef MODE_ON
+#undef MODE_OFF
+#undef STEP
+#undef MAC

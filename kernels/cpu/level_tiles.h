@@ -13,18 +13,8 @@
 #define MODE_OFF(m, n, acc)
 #define STEP 16
 #include "level_dot.h"
-#include "level_outer.h"
 #undef HAVE_DOT_STEP
-#undef ELEM
-#undef VEC
-#undef N
-#undef LOAD
-#undef LOAD_N
-#undef SET
-#undef MODE_ON
-#undef MODE_OFF
-#undef STEP
-#undef MAC
+#include "level_outer.h"
 
 // bfloat16: a lane takes two neighbours at a time, the second one first; see hdot.
 #define VEC h32
@@ -57,13 +47,3 @@ INLINE void pin(const int m, const int n, v16 *acc, const int width) {
 #define LOAD_N(p, n) hload_n((const bf16 *)(p), 2 * (n))
 #define SET(x) hset(x)
 #include "level_outer.h"
-#undef ELEM
-#undef VEC
-#undef N
-#undef LOAD
-#undef LOAD_N
-#undef SET
-#undef MODE_ON
-#undef MODE_OFF
-#undef STEP
-#undef MAC
