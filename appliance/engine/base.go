@@ -152,7 +152,11 @@ func upload(dev kernels.Device, dst kernels.Buffer, start int64, dtype ir.DType,
 		if err := safetensors.Float32s(values[:n], t.DType, part); err != nil {
 			return err
 		}
-		if err := dev.Write(dst, start+at*int64(dtype.Size()), encode(dtype, values[:n])); err != nil {
+		encoded, err := encode(dtype, values[:n])
+		if err != nil {
+			return err
+		}
+		if err := dev.Write(dst, start+at*int64(dtype.Size()), encoded); err != nil {
 			return err
 		}
 	}

@@ -124,7 +124,9 @@ func (e *Engine) fill(buf kernels.Buffer, dtype ir.DType, info TensorInfo, open 
 			return fmt.Errorf("tensor %s: %w", info.Name, err)
 		}
 		if dtype != ir.F32 {
-			part = encode(dtype, decodeF32(part))
+			if part, err = encode(dtype, decodeF32(part)); err != nil {
+				return fmt.Errorf("tensor %s: %w", info.Name, err)
+			}
 		}
 		if err := e.dev.Write(buf, at/4*int64(dtype.Size()), part); err != nil {
 			return err

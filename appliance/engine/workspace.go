@@ -7,6 +7,7 @@ import (
 
 	"smolgym/kernels"
 	"smolgym/model/ir"
+	"smolgym/model/safetensors"
 )
 
 // workspace is the memory of one kind of program: an arena and one buffer for
@@ -109,26 +110,19 @@ func floatBytes(v []float32) []byte {
 	return raw
 }
 
-// encode is v in memory, as float32 or rounded to bfloat16: to the nearest, ties to
-// even, denormals to zero, as the device does it.
-func encode(dtype ir.DType, v []float32) []byte {
+// encode is v in memory, as float32 or rounded to bfloat16; then denormals become
+// zeros, in v too, as the device has it.
+func encode(dtype ir.DType, v []float32) ([]byte, error) {
 	if dtype == ir.F32 {
-		return floatBytes(v)
+		return floatBytes(v), nil
 	}
-	raw := make([]byte, 2*len(v))
 	for i, x := range v {
-		b := math.Float32bits(x)
-		switch {
-		case x != x:
-			b |= 0x400000
-		case b&0x7f800000 == 0:
-			b &= 0x80000000
-		default:
-			b += 0x7fff + b>>16&1
+		if math.Float32bits(x)&0x7f800000 == 0 {
+			v[i] = float32(math.Copysign(0, float64(x)))
 		}
-		binary.LittleEndian.PutUint16(raw[2*i:], uint16(b>>16))
 	}
-	return raw
+	raw := make([]byte, dtype.Size()*len(v))
+	return raw, safetensors.PutFloat32s(raw, safetensors.BF16, v)
 }
 
 // run binds p's slots — inputs and outputs from the workspace, everything else

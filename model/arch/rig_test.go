@@ -173,12 +173,12 @@ func (r *rig) set(name string, x []float32) {
 	r.setBytes(name, b)
 }
 
-// setHalf rounds to bfloat16, ties to even.
+// setHalf rounds to bfloat16.
 func (r *rig) setHalf(name string, x []float32) {
+	r.t.Helper()
 	b := make([]byte, 2*len(x))
-	for i, v := range x {
-		bits := math.Float32bits(v)
-		binary.LittleEndian.PutUint16(b[2*i:], uint16((bits+0x7fff+bits>>16&1)>>16))
+	if err := safetensors.PutFloat32s(b, safetensors.BF16, x); err != nil {
+		r.t.Fatal(err)
 	}
 	r.setBytes(name, b)
 }
