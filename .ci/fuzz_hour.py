@@ -9,8 +9,8 @@ are under ~/.cache/smolgym/fuzz.
 
 The engine ends a target whose input took ten seconds, which happens to any input when the machine gives the worker no
 processor. Such a stop counts as starved, and the target goes on, if the worker's threads had waited for a processor for
-most of these seconds and the input alone passes in a second or two of processor time. Anything else has failed, and stays so until its state file is
-removed.
+most of these seconds and the input alone passes in a second or two of processor time. Anything else has failed, and
+stays so until its state file is removed.
 
 "live MiB" is by how much live memory grew in one process since its first executions (package model/growth, which fails a
 target past 50), "resident MiB" by how much the system's view of the same process grew after its first ten processor

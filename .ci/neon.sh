@@ -25,9 +25,8 @@ arm test -c -o "$work/kernels.test" ./kernels/kerneltest
 arm test -c -o "$work/engine.test" ./appliance/engine
 arm build -o "$work/smolgym" ./cmd/smolgym
 
-(cd kernels/kerneltest && qemu-aarch64 "$work/kernels.test" -test.v -test.run '^TestAgainstReference$/^neon$|^TestPaged$/^neon$' | grep -E '^ *--- |ops, |^(PASS|FAIL)|_test.go|bits.go')
 # TestBits holds each level to the best one, which is neon here: plain C's part is what compares the two.
-(cd kernels/kerneltest && qemu-aarch64 "$work/kernels.test" -test.v -test.run '^TestBits$/^portable$' | grep -E '^ *--- |ops, |^(PASS|FAIL)|_test.go|bits.go')
+(cd kernels/kerneltest && qemu-aarch64 "$work/kernels.test" -test.v -test.run '^TestAgainstReference$/^neon$|^TestPaged$/^neon$|^TestBits$/^portable$' | grep -E '^ *--- |ops, |^(PASS|FAIL)|_test.go|bits.go')
 (cd appliance/engine && SMOLGYM_CASES="${SMOLGYM_CASES:-64}" qemu-aarch64 "$work/engine.test" -test.v -test.run '^TestBitProperty$' | grep -E '^ *--- |^(PASS|FAIL)|_test.go')
 
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
