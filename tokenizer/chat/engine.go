@@ -39,6 +39,9 @@ var DefaultLimits = Limits{
 
 const pageBytes = 64 << 10
 
+// pages is how many of WebAssembly's pages an instance may have.
+func (l Limits) pages() int { return max(1, l.Memory/pageBytes) }
+
 func (l Limits) withDefaults() Limits {
 	d := DefaultLimits
 	for _, f := range []struct {
@@ -71,6 +74,7 @@ type Engine struct {
 	module   wazero.CompiledModule
 
 	idle atomic.Int64 // bytes of all waiting instances
+	open atomic.Int64 // instances, waiting and at work
 
 	mu    sync.Mutex
 	cache map[[sha256.Size]byte]*list.Element // of *Template
@@ -103,6 +107,11 @@ func (e *Engine) Close(ctx context.Context) error {
 	if e.runtime == nil {
 		return nil
 	}
+	e.mu.Lock()
+	for el := e.order.Front(); el != nil; el = el.Next() {
+		el.Value.(*cacheEntry).template.drop(true)
+	}
+	e.mu.Unlock()
 	if err := e.runtime.Close(ctx); err != nil {
 		return fmt.Errorf("close template engine: %w", err)
 	}
@@ -118,7 +127,7 @@ func (e *Engine) prepare() error {
 		}
 		ctx := context.Background()
 		e.runtime = wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfig().
-			WithMemoryLimitPages(uint32(max(1, e.limits.Memory/pageBytes))).
+			WithMemoryLimitPages(uint32(e.limits.pages())).
 			WithCompilationCache(compiled).
 			WithCloseOnContextDone(true))
 		if e.module, err = e.runtime.CompileModule(ctx, code); err != nil {

@@ -12,18 +12,19 @@ import (
 )
 
 // keepBytes is the most memory of an instance that goes back to the pool: WebAssembly memory never shrinks.
-const keepBytes = 16 << 20
+const keepBytes = 8 << 20
 
 // idleInstances is how many instances of one template wait for work.
 const idleInstances = 2
 
 // idleBytes is the most memory that the waiting instances of all templates of an engine have together, so that a server
 // with many templates, or one with templates made to be big, holds no more of it than this for weeks.
-const idleBytes = 64 << 20
+const idleBytes = 32 << 20
 
 // instance is the module with one template loaded. It belongs to one goroutine at a time.
 type instance struct {
 	module                                api.Module
+	memory                                *memory
 	alloc, dealloc, load, run, exhaustedF api.Function
 	limits                                Limits
 	broken                                bool // trapped or ended by its deadline
@@ -32,13 +33,18 @@ type instance struct {
 // open makes an instance and loads the template into it.
 func (t *Template) open(ctx context.Context) (*instance, error) {
 	e := t.engine
-	m, err := e.runtime.InstantiateModule(context.WithoutCancel(ctx), e.module, wazero.NewModuleConfig().WithName(""))
+	mem, err := e.newMemory()
 	if err != nil {
+		return nil, err
+	}
+	m, err := e.runtime.InstantiateModule(mem.attach(context.WithoutCancel(ctx)), e.module, wazero.NewModuleConfig().WithName(""))
+	if err != nil {
+		mem.close()
 		return nil, fmt.Errorf("start template instance: %w", err)
 	}
 	f := m.ExportedFunction
 	in := &instance{
-		module: m, limits: e.limits,
+		module: m, memory: mem, limits: e.limits,
 		alloc: f("alloc"), dealloc: f("dealloc"), load: f("load"), run: f("run"), exhaustedF: f("exhausted"),
 	}
 	if _, err := in.call(ctx, in.load, t.request); err != nil {
@@ -54,6 +60,7 @@ func (in *instance) bytes() int64 { return int64(in.module.Memory().Size()) }
 func (in *instance) close() {
 	// closing an instance only drops memory; it has no handles that could fail
 	_ = in.module.Close(context.Background())
+	in.memory.close()
 }
 
 // call passes a request to fn and gives the reply's payload.

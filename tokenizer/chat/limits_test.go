@@ -166,6 +166,40 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+// TestClose gives the memory of every instance back, however its last call ended.
+func TestClose(t *testing.T) {
+	e := NewEngine(Limits{Time: 200 * time.Millisecond, Fuel: 1 << 60})
+	for i, source := range []string{"{{ messages }}", "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}", "{{"} {
+		tmpl, err := e.Compile(t.Context(), source)
+		if (err != nil) != (i == 2) {
+			t.Fatalf("%s: %v", source, err)
+		}
+		if err != nil {
+			continue
+		}
+		if _, err := tmpl.Render(t.Context(), Input{}); errors.Is(err, ErrLimit) != (i == 1) {
+			t.Fatalf("%s: %v", source, err)
+		}
+	}
+	if open, want := e.open.Load(), int64(len(waiting(e))); open != want || open == 0 {
+		t.Errorf("%d instances are open, %d wait", open, want)
+	}
+	if err := e.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if open := e.open.Load(); open != 0 {
+		t.Errorf("%d instances are open after Close", open)
+	}
+}
+
+// waiting gives the instances that wait.
+func waiting(e *Engine) (all []*instance) {
+	for el := e.order.Front(); el != nil; el = el.Next() {
+		all = append(all, el.Value.(*cacheEntry).template.idle...)
+	}
+	return all
+}
+
 // TestIdleMemory: however big templates make their instances, those that wait have little memory, the templates used
 // last keep theirs, and all others still render.
 func TestIdleMemory(t *testing.T) {
@@ -173,10 +207,8 @@ func TestIdleMemory(t *testing.T) {
 	defer e.Close(context.Background())
 	big := Input{Messages: []any{strings.Repeat("a", 1<<20)}}
 	held := func() (sum int64) {
-		for el := e.order.Front(); el != nil; el = el.Next() {
-			for _, in := range el.Value.(*cacheEntry).template.idle {
-				sum += in.bytes()
-			}
+		for _, in := range waiting(e) {
+			sum += in.bytes()
 		}
 		return sum
 	}
@@ -212,5 +244,8 @@ func TestIdleMemory(t *testing.T) {
 	}
 	if got := e.idle.Load(); got != 0 {
 		t.Errorf("%d bytes are counted where none wait", got)
+	}
+	if got := e.open.Load(); got != 0 {
+		t.Errorf("%d instances are left where none wait", got)
 	}
 }

@@ -61,8 +61,7 @@ func FuzzTemplate(f *testing.F) {
 			f.Add(string(source), message)
 		}
 	}
-	// The engine keeps two instances of at most keepBytes, which is less than may be live. Three calls at their time limit
-	// end before the ten seconds after which an input counts as hung.
+	// Three calls at their time limit end before the ten seconds after which an input counts as hung.
 	limits := Limits{Source: 1 << 16, Input: 1 << 16, Output: 1 << 16, Fuel: 200_000, Memory: 16 << 20, Cached: 2, Time: 2 * time.Second}
 	e := NewEngine(limits)
 	if _, err := e.Compile(f.Context(), "x"); err != nil { // makes the interpreter, outside of the time of the first input
@@ -71,6 +70,11 @@ func FuzzTemplate(f *testing.F) {
 	var live growth.Watch
 	f.Fuzz(func(t *testing.T, source, message string) {
 		live.Check(t)
+		defer func() { // whatever happened, each instance's memory waits or was given back, which live memory doesn't tell
+			if open, waiting := e.open.Load(), int64(len(waiting(e))); open != waiting {
+				t.Errorf("%d instances are open, %d wait", open, waiting)
+			}
+		}()
 		tmpl, err := e.Compile(t.Context(), source)
 		if err != nil {
 			return
