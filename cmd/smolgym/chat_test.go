@@ -77,7 +77,7 @@ func TestChat(t *testing.T) {
 		t.Errorf("the second turn, %+v, does not hold the first, %+v: %v", second, first, err)
 	}
 	_, path := sdk{t, url}.train("plain", 4)
-	r := cli(t, "", env, "chat", path, "--message", "abc", "--max-tokens", "4")
+	r := cli(t, "", env, "chat", path, "--message", "abc", "--max-tokens", "4", "--temperature", "0")
 	if r.code != 0 || !strings.Contains(r.err, "no chat template") || r.out == "\n" {
 		t.Errorf("%+v", r)
 	}

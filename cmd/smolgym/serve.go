@@ -48,7 +48,7 @@ interrupted. Everything a user could lose is in one file, DATA/smolgym.db.`,
 	fl.IntVar(&f.opt.Context, "context", 0, "cap on every model's context, in tokens (0: the model's own)")
 	fl.StringVar(&f.memory, "memory", "", "device memory to use, such as 8GiB (default: what is free)")
 	fl.IntVar(&f.opt.Threads, "threads", 0, "CPU threads (0: all processors; never changes a result)")
-	fl.StringVar(&f.opt.Level, "cpu-level", "auto", "auto, avx512bf16, avx512, avx2, neon or portable (never changes a result)")
+	fl.StringVar(&f.opt.Level, "cpu-level", "auto", "auto, amx, avx512bf16, avx512, avx2, neon or portable, which compute the same bits but for bf16 products on amx; amx-avx2 has those of amx")
 	fl.Float64Var(&f.opt.DecodeShare, "decode-share", 0.5, "share of the device's time that sampling gets while training waits too")
 	fl.BoolVar(&f.opt.ParallelChunks, "parallel-chunks", false, "let clients send the parts of one batch at once; a part waits 10 s for those before it")
 	fl.BoolVar(&f.api.PlainKeys, "plain-keys", false, "let clients send their key with every request instead of a token that expires (they can't say whoami then)")

@@ -27,7 +27,7 @@ import (
 // Options configure a device.
 type Options struct {
 	Threads     int    // 0 for as many as the process may use
-	Level       string // "auto" or "", "avx512bf16", "avx512", "avx2", "neon", "portable"
+	Level       string // "auto" or "", "amx", "avx512bf16", "avx512", "avx2", "neon", "portable", "amx-avx2"
 	MemoryBytes int64  // most memory to allocate in all; 0 for what the system has
 }
 
@@ -51,11 +51,13 @@ var levels = []struct {
 	code C.int
 	why  string
 }{
+	{"amx", C.LEVEL_AMX, "the processor has AMX tiles with BF16, and all of AVX-512 that goes with them"},
 	{"avx512bf16", C.LEVEL_AVX512BF16, "the processor has AVX-512 F, BW, DQ and VL, and BF16"},
 	{"avx512", C.LEVEL_AVX512, "the processor has AVX-512 F, BW, DQ and VL"},
 	{"avx2", C.LEVEL_AVX2, "the processor has AVX2 and FMA"},
 	{"neon", C.LEVEL_NEON, "the processor is arm64"},
 	{"portable", C.LEVEL_PORTABLE, "plain C, for a processor with none of AVX-512, AVX2 and NEON"},
+	{"amx-avx2", C.LEVEL_AMX_AVX2, ""}, // only by name
 }
 
 // Levels lists the instruction levels that this machine can run, best first.
@@ -111,7 +113,7 @@ func open(o Options) (*Device, error) {
 		if asked {
 			why = "asked for by name"
 		}
-		d.info = kernels.Info{Kind: "cpu", Name: brand(), Family: l.name, BF16: l.code == C.LEVEL_AVX512BF16 && C.cpu_slow_bf16() == 0, Why: why, Threads: threads, MemoryBytes: d.capacity}
+		d.info = kernels.Info{Kind: "cpu", Name: brand(), Family: l.name, BF16: l.code == C.LEVEL_AMX || l.code == C.LEVEL_AVX512BF16 && C.cpu_slow_bf16() == 0, Why: why, Threads: threads, MemoryBytes: d.capacity}
 		return d, nil
 	}
 	return nil, fmt.Errorf("%w: no level %q; this machine runs %s", kernels.ErrInput, o.Level, strings.Join(Levels(), ", "))

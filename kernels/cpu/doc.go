@@ -4,7 +4,7 @@
 //
 // Every result is defined, to the bit, on a virtual vector of 16 float32 lanes
 // with fused multiply-add; the levels (portable C, AVX2 with FMA, AVX-512, AVX-512
-// with BF16, NEON) compute the same bits, and so does any number of threads. vec_portable.h is
+// with BF16, AMX, NEON) compute the same bits, and so does any number of threads. vec_portable.h is
 // the definition of the lane operations. No sum is ever split between threads,
 // and -std=c11 keeps the compiler from fusing what isn't written fused. NaNs
 // are equal to each other whatever their payload.
@@ -43,6 +43,11 @@
 //     to even. A lane of Linear takes k = 2l+1, 2l, 2l+33, 2l+32, ... and the
 //     gradient n = 1, 0, 3, 2, ..., each by fma, denormals counting as zeros in
 //     every product and sum: what VDPBF16PS does. The tree and the bias as above.
+//   - The same products on tiles (level AMX, and AMX-AVX2, its twin for processors
+//     without them): 32 of the summed axis at a time, in rising order, zeros beyond
+//     its end; for each 32 the even ones from zero by fma, the odd ones from zero by
+//     fma, their sum added to what was before; denormals count as zeros throughout:
+//     what TDPBF16PS does. For a gradient the axis is n.
 //   - Adapt is Linear by A, Linear by B and ScaleAdd.
 //   - Conv and ConvState: from zero, one fma for each token of the kernel, the
 //     oldest first; ConvGrad the newest first; ConvGradW as LinearGradW.
@@ -71,5 +76,6 @@
 //
 // Files: step.h is what Go hands over, run.c checks and dispatches, pool.c the
 // threads; level.h includes the kernels (level_*.h, forward and backward
-// together) and is compiled once for each vector type vec_*.h.
+// together) and is compiled once for each vector type vec_*.h; with tiles,
+// tile_*.h, the products over bfloat16 are those of level_tile*.h.
 package cpu

@@ -59,65 +59,34 @@ static int embed16(const call *c) {
 	return OK;
 }
 
-#define ELEM bf16
-#define N(name) name##16
-#include "level_linear_part.h"
-#undef ELEM
-#undef N
-
-static int linear16(const call *c) {
-	bf16 *x = shared_memory(c->ctx, c->d[0] * c->d[2] * 2);
-	if (!x)
-		return NO_MEMORY;
-	narrow_rows(c, x, fin(c, 0), c->d[0], c->d[2]);
-	return linear_of16(c, x);
-}
-
-// pack_pairs: rows r and r+1 of b side by side, panels of PANEL columns,
-// [r/2][PANEL]; missing columns and a missing last row are zero.
-static void pack_pairs(pair16 *to, const bf16 *b, int64_t ldb, int64_t n, int64_t r) {
+// pack_pairs: rows r and r+1 of b side by side, panels of so many columns,
+// [pairs][panel]; missing columns and missing rows are zero.
+INLINE void pack_pairs(pair16 *to, const int64_t panel, const bf16 *b, int64_t ldb, int64_t n, int64_t r, int64_t pairs) {
 	static const bf16 none[16];
-	int64_t pairs = (r + 1) / 2;
-	for (int64_t j = 0; j < n; j += PANEL, to += PANEL * pairs)
+	for (int64_t j = 0; j < n; j += panel, to += panel * pairs)
 		for (int64_t p = 0; p < pairs; p++)
-			for (int64_t q = 0; q < PANEL; q += 16) {
+			for (int64_t q = 0; q < panel; q += 16) {
 				int64_t left = n - j - q;
 				int cols = left >= 16 ? 16 : left > 0 ? (int)left : 0;
 				const bf16 *even = b + 2 * p * ldb + j + q, *odd = 2 * p + 1 < r ? even + ldb : none;
-				if (!cols)
+				if (!cols || 2 * p >= r)
 					even = odd = none;
 				h32 both = hzip(even, odd, cols);
-				memcpy(to + p * PANEL + q, &both, 64);
+				memcpy(to + p * panel + q, &both, 64);
 			}
 }
 
-// narrow_pairs rounds r elements of a row to pairs, a missing last one zero.
-static void narrow_pairs(pair16 *to, const float *from, int64_t r) {
+// narrow_pairs rounds r elements of a row to so many pairs, missing ones zero.
+static void narrow_pairs(pair16 *to, const float *from, int64_t r, int64_t pairs) {
 	narrow_to((bf16 *)to, from, r);
-	if (r % 2)
-		((bf16 *)to)[r] = 0;
+	memset((bf16 *)to + r, 0, (size_t)(2 * pairs - r) * 2);
 }
 
-// outer_product16: row[i][j] = sum over r < rn of a[i][r]*b[r][j] from zero, a
-// rounded on the way. m <= BLOCK_I, n <= BLOCK_J.
-static void outer_product16(float *scratch, int64_t m, int64_t n, float *const *row, const float *const *a, const bf16 *b, int64_t ldb, int64_t rn) {
-	enum { ROWS = 2 * BLOCK_R }; // as many bytes as of float32
-	pair16 *pb = (pair16 *)scratch, *pa = pb + BLOCK_J * BLOCK_R;
-	for (int64_t r0 = 0; r0 < rn || r0 == 0; r0 += ROWS) {
-		int64_t r = rn - r0 < ROWS ? rn - r0 : ROWS, pairs = (r + 1) / 2;
-		pack_pairs(pb, b + r0 * ldb, ldb, n, r);
-		for (int64_t i = 0; i < m; i++)
-			narrow_pairs(pa + i * pairs, a[i] + r0, r);
-		for (int64_t j = 0; j < n; j += PANEL)
-			for (int64_t i = 0; i < m; i += OUT_M) {
-				float *at[OUT_M];
-				int64_t rows = m - i < OUT_M ? m - i : OUT_M, cols = n - j < PANEL ? n - j : PANEL;
-				for (int64_t q = 0; q < rows; q++)
-					at[q] = row[i + q] + j;
-				outer_block16(rows, cols, at, pa + i * pairs, pairs, 1, pb + j * pairs, PANEL, pairs, r0 > 0);
-			}
-	}
-}
+#ifdef HAVE_TILES
+#include "level_tile.h"
+#else
+#include "level_bf16_lanes.h"
+#endif
 
 typedef struct {
 	const call *c;

@@ -163,11 +163,16 @@ static int share_experts(expert_args *p, int64_t runs, int64_t columns, double c
 #include "level_expert_part.h"
 #undef ELEM
 #undef N
+#ifdef HAVE_TILES
+#include "level_tile_experts.h"
+#else
 #define ELEM bf16
 #define N(name) name##16
 #include "level_expert_part.h"
 #undef ELEM
 #undef N
+INLINE int64_t expert_room16(int64_t k) { return 0 * k; }
+#endif
 
 static expert_args linear_experts(const call *c) {
 	return (expert_args){.c = c, .x = c->in[0], .w = c->in[1], .experts = iin(c, 2), .y = fout(c, 0), .n = c->d[1], .k = c->d[2], .e = c->d[3], .rows = c->d[4], .each = c->d[0] ? c->d[4] / c->d[0] : 0};
@@ -186,7 +191,7 @@ static int expert_linear16(const call *c) {
 	if (!p.rows || !p.n)
 		return OK;
 	int64_t runs = group(&p, c->d[0] * p.k * 2);
-	if (runs < 0)
+	if (runs < 0 || expert_room16(p.k) > SCRATCH_BYTES)
 		return NO_MEMORY;
 	p.x = p.room;
 	narrow_rows(c, p.room, fin(c, 0), c->d[0], p.k);

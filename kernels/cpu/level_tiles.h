@@ -1,5 +1,6 @@
 // The register tiles from which every matrix product is made: over float32, and
-// over bfloat16 with float32 sums (names that end in 16).
+// over bfloat16 with float32 sums (names that end in 16) where level_tile.h isn't
+// used.
 
 // float32: lane l of a sum takes k = l, l+16, ... by fma.
 #define ELEM float
@@ -15,6 +16,10 @@
 #include "level_dot.h"
 #undef HAVE_DOT_STEP
 #include "level_outer.h"
+
+#ifdef HAVE_TILES
+#undef STEP
+#else
 
 // bfloat16: a lane takes two neighbours at a time, the second one first; see hdot.
 #define VEC h32
@@ -47,3 +52,4 @@ INLINE void pin(const int m, const int n, v16 *acc, const int width) {
 #define LOAD_N(p, n) hload_n((const bf16 *)(p), 2 * (n))
 #define SET(x) hset(x)
 #include "level_outer.h"
+#endif

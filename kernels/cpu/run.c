@@ -5,7 +5,9 @@
 #include "kernel.h"
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -14,9 +16,11 @@ extern const kernel kernels_portable[K_COUNT];
 extern void math_portable(int, const float *, float *, int64_t);
 extern double fma_peak_portable(int64_t);
 #if defined(__x86_64__)
-extern const kernel kernels_avx2[K_COUNT], kernels_avx512[K_COUNT], kernels_avx512bf16[K_COUNT];
+extern const kernel kernels_avx2[K_COUNT], kernels_avx512[K_COUNT], kernels_avx512bf16[K_COUNT], kernels_amx[K_COUNT], kernels_amx_avx2[K_COUNT];
 extern void math_avx2(int, const float *, float *, int64_t), math_avx512(int, const float *, float *, int64_t), math_avx512bf16(int, const float *, float *, int64_t);
-extern double fma_peak_avx2(int64_t), fma_peak_avx512(int64_t), fma_peak_avx512bf16(int64_t);
+extern void math_amx(int, const float *, float *, int64_t), math_amx_avx2(int, const float *, float *, int64_t);
+extern double fma_peak_avx2(int64_t), fma_peak_avx512(int64_t), fma_peak_avx512bf16(int64_t), fma_peak_amx(int64_t), fma_peak_amx_avx2(int64_t);
+extern int tiles_work_amx(void);
 #elif defined(__aarch64__)
 extern const kernel kernels_neon[K_COUNT];
 extern void math_neon(int, const float *, float *, int64_t);
@@ -33,10 +37,25 @@ static const struct {
 	[LEVEL_AVX2] = {kernels_avx2, math_avx2, fma_peak_avx2},
 	[LEVEL_AVX512] = {kernels_avx512, math_avx512, fma_peak_avx512},
 	[LEVEL_AVX512BF16] = {kernels_avx512bf16, math_avx512bf16, fma_peak_avx512bf16},
+	[LEVEL_AMX] = {kernels_amx, math_amx, fma_peak_amx},
+	[LEVEL_AMX_AVX2] = {kernels_amx_avx2, math_amx_avx2, fma_peak_amx_avx2},
 #elif defined(__aarch64__)
 	[LEVEL_NEON] = {kernels_neon, math_neon, fma_peak_neon},
 #endif
 };
+
+#if defined(__x86_64__)
+// tiles_allowed asks for the tile registers, which the system gives a process
+// that asks once for all of its threads. Their 8 KB must fit the threads' signal
+// stacks; Go's are large enough.
+static int tiles_allowed(void) {
+	enum { REQUEST = 0x1023, TILE_DATA = 18 }; // ARCH_REQ_XCOMP_PERM, since Linux 5.16
+	unsigned a, b, c, d;
+	if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & 1) || !(d >> 24 & 1)) // AMX-BF16, AMX-TILE
+		return 0;
+	return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+}
+#endif
 
 int cpu_level_runs(int level) {
 	if (level == LEVEL_PORTABLE)
@@ -51,6 +70,10 @@ int cpu_level_runs(int level) {
 		return avx512;
 	if (level == LEVEL_AVX512BF16)
 		return avx512 && __builtin_cpu_supports("avx512bf16");
+	if (level == LEVEL_AMX_AVX2)
+		return avx2;
+	if (level == LEVEL_AMX)
+		return avx512 && __builtin_cpu_supports("avx512bf16") && tiles_allowed() && tiles_work_amx();
 #elif defined(__aarch64__)
 	if (level == LEVEL_NEON)
 		return 1; // part of the architecture

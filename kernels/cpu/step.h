@@ -85,7 +85,7 @@ failure cpu_check(const step *steps, int32_t n, const int64_t *syms, void *const
 // the next step, or -1 with f filled.
 int32_t cpu_run(context *c, const step *steps, int32_t n, int32_t from, uintptr_t pause, const int64_t *syms, void *const *slots, char *arena, failure *f);
 
-enum { LEVEL_PORTABLE, LEVEL_AVX2, LEVEL_AVX512, LEVEL_AVX512BF16, LEVEL_NEON, LEVEL_COUNT };
+enum { LEVEL_PORTABLE, LEVEL_AVX2, LEVEL_AVX512, LEVEL_AVX512BF16, LEVEL_AMX, LEVEL_AMX_AVX2, LEVEL_NEON, LEVEL_COUNT };
 
 // cpu_level_runs says whether this processor and operating system can run a level.
 int cpu_level_runs(int level);

@@ -12,13 +12,16 @@ import (
 )
 
 // Bits checks that two devices give equal bits for every case.
-func Bits(t *testing.T, oracle, a, b kernels.Device) {
+func Bits(t *testing.T, oracle, a, b kernels.Device, weights ...ir.DType) {
 	for _, op := range tested() {
 		cs, err := Cases(oracle, op)
 		if err != nil {
 			t.Error(err)
 		}
 		for _, c := range cs {
+			if len(weights) > 0 && !slices.Contains(weights, c.weights()) {
+				continue
+			}
 			x, err1 := Exec(a, c)
 			y, err2 := Exec(b, c)
 			if err := errors.Join(err1, err2); err != nil {

@@ -27,7 +27,22 @@ func open(t *testing.T, level string, threads int) kernels.Device {
 }
 
 // built are the levels of this architecture.
-var built = map[string][]string{"amd64": {"avx512bf16", "avx512", "avx2", "portable"}, "arm64": {"neon", "portable"}}
+var built = map[string][]string{"amd64": {"amx", "avx512bf16", "avx512", "avx2", "portable", "amx-avx2"}, "arm64": {"neon", "portable"}}
+
+// twin is another level that has the bits of this one.
+func twin(level string) string {
+	switch {
+	case level == "amx":
+		return "amx-avx2"
+	case level == "amx-avx2" && slices.Contains(cpu.Levels(), "amx"):
+		return "amx"
+	case level == "amx-avx2":
+		return level
+	case level != "portable":
+		return "portable"
+	}
+	return slices.DeleteFunc(cpu.Levels(), func(l string) bool { return l == "amx" })[0]
+}
 
 // everyLevel runs a test at each level; those this machine can't run are skipped and say so.
 func everyLevel(t *testing.T, test func(t *testing.T, level string)) {
@@ -45,19 +60,39 @@ func TestAgainstReference(t *testing.T) {
 	everyLevel(t, func(t *testing.T, level string) { kerneltest.Compare(t, oracle, open(t, level, 2)) })
 }
 
-// All levels and any number of threads give equal bits.
+// A level, its twin and any number of threads give equal bits; and the level that stands in for tiles those of plain C
+// wherever there are none.
 func TestBits(t *testing.T) {
-	best := open(t, cpu.Levels()[0], 1)
 	everyLevel(t, func(t *testing.T, level string) {
+		if level == "amx-avx2" {
+			kerneltest.Bits(t, oracle, open(t, "portable", 1), open(t, level, 2), ir.F32)
+		}
+		best := open(t, twin(level), 1)
 		for _, threads := range []int{1, 2, 3} {
 			t.Run(fmt.Sprint(threads), func(t *testing.T) { kerneltest.Bits(t, oracle, best, open(t, level, threads)) })
 		}
 	})
 }
 
-func TestBatches(t *testing.T) { kerneltest.Batches(t, oracle, open(t, "auto", 2)) }
+// eachSet runs a test at the processor's best level and, where that isn't it, at the one that stands in for tiles.
+func eachSet(t *testing.T, test func(t *testing.T, level string)) {
+	for _, level := range []string{"auto", "amx-avx2"} {
+		t.Run(level, func(t *testing.T) {
+			if level != "auto" && !slices.Contains(cpu.Levels(), level) {
+				t.Skipf("this processor does not run %s", level)
+			}
+			test(t, level)
+		})
+	}
+}
 
-func TestMicroBatches(t *testing.T) { kerneltest.MicroBatches(t, oracle, open(t, "auto", 2)) }
+func TestBatches(t *testing.T) {
+	eachSet(t, func(t *testing.T, level string) { kerneltest.Batches(t, oracle, open(t, level, 2)) })
+}
+
+func TestMicroBatches(t *testing.T) {
+	eachSet(t, func(t *testing.T, level string) { kerneltest.MicroBatches(t, oracle, open(t, level, 2)) })
+}
 
 func TestPaged(t *testing.T) {
 	everyLevel(t, func(t *testing.T, level string) { kerneltest.Paged(t, open(t, level, 2)) })

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"smolgym/kernels/cpu"
@@ -70,23 +71,28 @@ func TestHalfErrors(t *testing.T) {
 		if !ok {
 			continue
 		}
-		t.Run(name, func(t *testing.T) {
-			for key, e := range halfErrors(t, name) {
-				w, ok := theirs[key]
-				if !ok || w.Mean <= 0 {
-					t.Fatalf("no figure for %s", key)
+		for _, level := range []string{"auto", "amx-avx2"} { // the orders of summation
+			t.Run(name+"/"+level, func(t *testing.T) {
+				if level != "auto" && !slices.Contains(cpu.Levels(), level) {
+					t.Skipf("this processor does not run %s", level)
 				}
-				t.Logf("%s: mean %.3g (torch %.3g, ratio %.2f), largest %.3g (%.3g, %.2f)", key, e.Mean, w.Mean, e.Mean/w.Mean, e.Max, w.Max, e.Max/w.Max)
-				if e.Mean == 0 || e.Mean > 1.1*w.Mean || e.Max > 1.1*w.Max {
-					t.Errorf("%s: mean error %.3g, largest %.3g; torch has %.3g and %.3g", key, e.Mean, e.Max, w.Mean, w.Max)
+				for key, e := range halfErrors(t, name, level) {
+					w, ok := theirs[key]
+					if !ok || w.Mean <= 0 {
+						t.Fatalf("no figure for %s", key)
+					}
+					t.Logf("%s: mean %.3g (torch %.3g, ratio %.2f), largest %.3g (%.3g, %.2f)", key, e.Mean, w.Mean, e.Mean/w.Mean, e.Max, w.Max, e.Max/w.Max)
+					if e.Mean == 0 || e.Mean > 1.1*w.Mean || e.Max > 1.1*w.Max {
+						t.Errorf("%s: mean error %.3g, largest %.3g; torch has %.3g and %.3g", key, e.Mean, e.Max, w.Mean, w.Max)
+					}
 				}
-			}
-		})
+			})
+		}
 	}
 }
 
 // halfErrors computes a golden with matrices in bfloat16.
-func halfErrors(t *testing.T, name string) map[string]halfError {
+func halfErrors(t *testing.T, name, level string) map[string]halfError {
 	dir := unpack(t, name)
 	var info importInfo
 	gold := openGolden(t, dir, &info)
@@ -101,7 +107,7 @@ func halfErrors(t *testing.T, name string) map[string]halfError {
 	if m.Narrow() == 0 {
 		t.Fatal("no weight was narrowed")
 	}
-	dev, err := cpu.Open(cpu.Options{})
+	dev, err := cpu.Open(cpu.Options{Level: level})
 	if err != nil {
 		t.Fatal(err)
 	}
