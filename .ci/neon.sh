@@ -1,5 +1,5 @@
 #!/bin/bash
-# The arm64 level of the CPU kernels, cross-compiled and run under qemu-user: its bits against plain C's, its values
+# The arm64 level of the CPU kernels, cross-compiled and run under qemu-user: its bits against plain C's and those on record, its values
 # against the oracle's, the property test over both levels, and a server that answers from the embedded model.
 # SMOLGYM_CASES sets the property test's cases (64: about three minutes on an idle machine).
 set -euo pipefail
@@ -26,7 +26,7 @@ arm test -c -o "$work/engine.test" ./appliance/engine
 arm build -o "$work/smolgym" ./cmd/smolgym
 
 # TestBits holds each level to the best one, which is neon here: plain C's part is what compares the two.
-(cd kernels/kerneltest && qemu-aarch64 "$work/kernels.test" -test.v -test.run '^TestAgainstReference$/^neon$|^TestPaged$/^neon$|^TestBits$/^portable$' | grep -E '^ *--- |ops, |^(PASS|FAIL)|_test.go|bits.go')
+(cd kernels/kerneltest && qemu-aarch64 "$work/kernels.test" -test.v -test.run '^TestAgainstReference$/^neon$|^TestPaged$/^neon$|^TestBits$/^portable$|^TestDigests$' | grep -E '^ *--- |ops, |^(PASS|FAIL)|_test.go|bits.go')
 (cd appliance/engine && SMOLGYM_CASES="${SMOLGYM_CASES:-64}" qemu-aarch64 "$work/engine.test" -test.v -test.run '^TestBitProperty$' | grep -E '^ *--- |^(PASS|FAIL)|_test.go')
 
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')

@@ -88,10 +88,9 @@ func Bytes(b kernels.Buffer) []byte {
 	return nil
 }
 
-const (
-	hugeFrom = 4 << 20 // bytes from which huge pages are asked for
-	pageSize = 4096
-)
+const hugeFrom = 4 << 20 // bytes from which huge pages are asked for
+
+var pageSize = int64(os.Getpagesize()) // 4 KiB; on arm64 up to 64
 
 // Alloc gives zeroed memory. Pages are touched late by the system, so what is
 // free is the least of what it says now and what was free at Open less what

@@ -19,7 +19,7 @@ func Bits(t *testing.T, oracle, a, b kernels.Device, weights ...ir.DType) {
 			t.Error(err)
 		}
 		for _, c := range cs {
-			if len(weights) > 0 && !slices.Contains(weights, c.weights()) {
+			if len(weights) > 0 && !slices.Contains(weights, c.Weights()) {
 				continue
 			}
 			x, err1 := Exec(a, c)

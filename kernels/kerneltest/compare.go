@@ -78,8 +78,8 @@ func Compare(t *testing.T, oracle, dev kernels.Device) {
 			continue
 		}
 		for _, c := range cs {
-			if !dev.Supports(op, c.weights()) {
-				t.Errorf("%s %s: no kernel on %s", op, c.weights(), dev.Info().Family)
+			if !dev.Supports(op, c.Weights()) {
+				t.Errorf("%s %s: no kernel on %s", op, c.Weights(), dev.Info().Family)
 				missing++
 				break
 			}
@@ -110,8 +110,8 @@ func Compare(t *testing.T, oracle, dev kernels.Device) {
 	t.Logf("%s: %d of %d ops, %d cases", dev.Info().Family, len(ir.Ops())-missing, len(ir.Ops()), ran)
 }
 
-// weights is the type of the weights.
-func (c Case) weights() ir.DType {
+// Weights is the type of the weights.
+func (c Case) Weights() ir.DType {
 	for _, o := range c.In {
 		if o.Type.DType == ir.BF16 {
 			return ir.BF16
