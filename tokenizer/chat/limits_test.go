@@ -205,7 +205,7 @@ func waiting(e *Engine) (all []*instance) {
 func TestIdleMemory(t *testing.T) {
 	e := NewEngine(Limits{Time: time.Minute}) // on a machine that does other things too
 	defer e.Close(context.Background())
-	big := Input{Messages: []any{strings.Repeat("a", 1<<20)}}
+	big := Input{Messages: []any{strings.Repeat("a", 100<<10)}}
 	held := func() (sum int64) {
 		for _, in := range waiting(e) {
 			sum += in.bytes()

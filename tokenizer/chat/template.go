@@ -84,7 +84,7 @@ func (t *Template) Render(ctx context.Context, in Input) (Result, error) {
 		}
 	}
 	defer t.put(inst)
-	payload, err := inst.call(ctx, inst.run, request)
+	payload, err := inst.call(ctx, "run", request)
 	if err != nil {
 		return Result{}, err
 	}
