@@ -32,6 +32,9 @@ INLINE int64_t grain(double cost) {
 // run_split hands the items out; a long op stops between items to let others in.
 void run_split(context *ctx, int64_t n, int64_t chunk, double cost, pool_task task, const void *arg);
 
+// let_in is what an op calls between two splits of a long row of them.
+void let_in(context *ctx);
+
 INLINE void split(const call *c, int64_t n, double cost, pool_task task, const void *arg) {
 	run_split(c->ctx, n, grain(cost), cost, task, arg);
 }

@@ -88,35 +88,49 @@ static void narrow_pairs(pair16 *to, const float *from, int64_t r, int64_t pairs
 #include "level_bf16_lanes.h"
 #endif
 
-typedef struct {
-	const call *c;
-	const float *dy; // [M,N]
-	const bf16 *w;   // [N,K]
-	float *dx;       // [M,K]
-	int64_t m, n, k;
-	blocks b;
-} gradx16_args;
+// Rows of dx in one item: w's block is packed once for all of them.
+enum { GRADX16_I = 4 * BLOCK_I };
 
-static void gradx16_product(const void *arg, int64_t row, int64_t rows, int64_t col, int64_t cols, int who) {
-	const gradx16_args *p = arg;
-	float *dx[BLOCK_I];
-	const float *dy[BLOCK_I];
+// Items: rows. The stretch of a row of dy rounded, zeros behind it.
+static void gradx16_rows_part(const void *arg, int64_t from, int64_t to, int who) {
+	const gradx_args *p = arg;
+	(void)who;
+	for (int64_t r = from; r < to; r++)
+		narrow_pairs(p->narrow + r * p->lda, p->dy + r * p->n + p->from, p->to - p->from, whole_pairs(p->to - p->from));
+}
+
+static void gradx16_product(const gradx_args *p, int64_t row, int64_t rows, int64_t col, int64_t cols, int who) {
+	enum { ROWS = 2 * BLOCK_R }; // as many bytes as of float32
+	pair16 *pb = (pair16 *)scratch_of(p->c, who);
+	float *dx[GRADX16_I];
 	for (int64_t i = 0; i < rows; i++)
-		dx[i] = p->dx + (row + i) * p->k + col, dy[i] = p->dy + (row + i) * p->n;
-	outer_product16(scratch_of(p->c, who), rows, cols, dx, dy, p->w + col, p->k, p->n);
+		dx[i] = p->dx + (row + i) * p->k + col;
+	for (int64_t r0 = p->from; r0 < p->to || r0 == 0; r0 += ROWS) {
+		int64_t r = p->to - r0 < ROWS ? p->to - r0 : ROWS, pairs = whole_pairs(r);
+		pack_pairs(pb, PANEL16, (const bf16 *)p->w + r0 * p->k + col, p->k, cols, r, pairs);
+		outer_rows16(rows, cols, dx, p->narrow + row * p->lda + (r0 - p->from) / 2, p->lda, pb, pairs, r0 > 0);
+	}
 }
 
 static void gradx16_part(const void *arg, int64_t from, int64_t to, int who) {
-	const gradx16_args *p = arg;
 	for (int64_t item = from; item < to; item++)
-		gradx_item(p->dy, p->dx, p->m, p->n, p->k, p->b, item, gradx16_product, p, who);
+		gradx_item(arg, item, gradx16_product, who);
 }
 
 static int linear_grad_x16(const call *c) {
-	gradx16_args p = {c, fin(c, 0), hin(c, 1), fout(c, 0), c->d[0], c->d[1], c->d[2], {0, 0, 0, 0}};
+	gradx_args p = {.c = c, .dy = fin(c, 0), .w = c->in[1], .dx = fout(c, 0), .m = c->d[0], .n = c->d[1], .k = c->d[2]};
 	if (!p.m || !p.k)
 		return OK;
-	p.b = share_out(c, p.m, p.k);
-	split(c, p.b.ni * p.b.nj, 0.01 * (double)(p.b.bi * p.b.bj * p.n), gradx16_part, &p);
+	p.b = share_out(c, p.m, p.k, GRADX16_I);
+	int64_t stretch = gradx_stretch(&p, 0.01, 2 * BLOCK_R);
+	p.lda = whole_pairs(p.n < 2 * stretch ? p.n : 2 * stretch);
+	int64_t rows = p.m * p.lda * 4, spare = SPARE_ROWS16 * p.lda * 4;
+	char *room = shared_memory(c->ctx, rows + spare + p.m);
+	if (!room)
+		return NO_MEMORY;
+	p.narrow = (pair16 *)room, p.zero = (uint8_t *)room + rows + spare;
+	memset(room + rows, 0, (size_t)spare);
+	split(c, p.m, 10, zero_part, &p);
+	gradx_stretches(&p, 0.01, stretch, gradx16_rows_part, gradx16_part);
 	return OK;
 }

@@ -14,23 +14,23 @@ static int linear16(const call *c) {
 	return linear_of16(c, x);
 }
 
-// outer_product16: row[i][j] = sum over r < rn of a[i][r]*b[r][j] from zero, a
-// rounded on the way. m <= BLOCK_I, n <= BLOCK_J.
-static void outer_product16(float *scratch, int64_t m, int64_t n, float *const *row, const float *const *a, const bf16 *b, int64_t ldb, int64_t rn) {
-	enum { ROWS = 2 * BLOCK_R }; // as many bytes as of float32
-	pair16 *pb = (pair16 *)scratch, *pa = pb + BLOCK_J * BLOCK_R;
-	for (int64_t r0 = 0; r0 < rn || r0 == 0; r0 += ROWS) {
-		int64_t r = rn - r0 < ROWS ? rn - r0 : ROWS, pairs = (r + 1) / 2;
-		pack_pairs(pb, PANEL, b + r0 * ldb, ldb, n, r, pairs);
-		for (int64_t i = 0; i < m; i++)
-			narrow_pairs(pa + i * pairs, a[i] + r0, r, pairs);
+// Pairs are not filled up, and no row is read beyond the last.
+enum { PANEL16 = PANEL, SPARE_ROWS16 = 0 };
+INLINE int64_t whole_pairs(int64_t r) { return (r + 1) / 2; }
+
+// outer_rows16: row[i][j] = (resume ? row[i][j] : 0) + sum over the pairs of a[i]*b[j];
+// a has lda words in a row, b is packed. A block of BLOCK_I rows of a stays in the
+// second cache while b's panels pass.
+static void outer_rows16(int64_t m, int64_t n, float *const *row, const pair16 *a, int64_t lda, const pair16 *pb, int64_t pairs, int resume) {
+	for (int64_t i0 = 0; i0 < m; i0 += BLOCK_I) {
+		int64_t i1 = m - i0 < BLOCK_I ? m : i0 + BLOCK_I;
 		for (int64_t j = 0; j < n; j += PANEL)
-			for (int64_t i = 0; i < m; i += OUT_M) {
+			for (int64_t i = i0; i < i1; i += OUT_M) {
 				float *at[OUT_M];
-				int64_t rows = m - i < OUT_M ? m - i : OUT_M, cols = n - j < PANEL ? n - j : PANEL;
+				int64_t rows = i1 - i < OUT_M ? i1 - i : OUT_M, cols = n - j < PANEL ? n - j : PANEL;
 				for (int64_t q = 0; q < rows; q++)
 					at[q] = row[i + q] + j;
-				outer_block16(rows, cols, at, pa + i * pairs, pairs, 1, pb + j * pairs, PANEL, pairs, r0 > 0);
+				outer_block16(rows, cols, at, a + i * lda, lda, 1, pb + j * pairs, PANEL, pairs, resume);
 			}
 	}
 }

@@ -225,18 +225,26 @@ static void expert_grad_x_part(const void *arg, int64_t from, int64_t to, int wh
 }
 
 static void expert_grad_x16_part(const void *arg, int64_t from, int64_t to, int who) {
+	enum { ROWS = 2 * BLOCK_R };
 	const expert_args *p = arg;
 	int64_t blocks = (p->k + EXPERT_COLS - 1) / EXPERT_COLS;
+	pair16 *pb = (pair16 *)scratch_of(p->c, who), *pa = pb + BLOCK_J * BLOCK_R;
 	for (int64_t item = from; item < to; item++) {
 		const expert_run *run = p->runs + item / blocks;
 		int64_t k0 = item % blocks * EXPERT_COLS, k = p->k - k0 < EXPERT_COLS ? p->k - k0 : EXPERT_COLS;
+		const int32_t *order = p->order + run->first;
+		const bf16 *w = (const bf16 *)p->w + run->expert * p->n * p->k + k0;
 		float *out[EXPERT_ROWS];
-		const float *dy[EXPERT_ROWS];
-		for (int64_t i = 0; i < run->rows; i++) {
-			int64_t r = p->order[run->first + i];
-			out[i] = p->y + r * p->k + k0, dy[i] = p->dy + r * p->n;
+		for (int64_t i = 0; i < run->rows; i++)
+			out[i] = p->y + order[i] * p->k + k0;
+		for (int64_t r0 = 0; r0 < p->n || r0 == 0; r0 += ROWS) {
+			int64_t r = p->n - r0 < ROWS ? p->n - r0 : ROWS, pairs = whole_pairs(r);
+			pack_pairs(pb, PANEL16, w + r0 * p->k, p->k, k, r, pairs);
+			for (int64_t i = 0; i < run->rows; i++)
+				narrow_pairs(pa + i * pairs, p->dy + order[i] * p->n + r0, r, pairs);
+			memset(pa + run->rows * pairs, 0, (size_t)(SPARE_ROWS16 * pairs) * 4);
+			outer_rows16(run->rows, k, out, pa, pairs, pb, pairs, r0 > 0);
 		}
-		outer_product16(scratch_of(p->c, who), run->rows, k, out, dy, (const bf16 *)p->w + run->expert * p->n * p->k + k0, p->k, p->n);
 	}
 }
 

@@ -80,13 +80,13 @@ static void outer_product(float *scratch, int64_t m, int64_t n, float *c, int64_
 	}
 }
 
-// blocks shares an I x J result out: block sizes that leave every thread several items.
+// blocks shares an I x J result out: block sizes that leave every thread several items, of at most most_i rows.
 typedef struct {
 	int64_t bi, bj, ni, nj;
 } blocks;
 
-static blocks share_out(const call *c, int64_t i, int64_t j) {
-	blocks b = {i < BLOCK_I ? i : BLOCK_I, j < BLOCK_J ? j : BLOCK_J, 0, 0};
+static blocks share_out(const call *c, int64_t i, int64_t j, int64_t most_i) {
+	blocks b = {i < most_i ? i : most_i, j < BLOCK_J ? j : BLOCK_J, 0, 0};
 	for (;;) {
 		b.ni = (i + b.bi - 1) / b.bi, b.nj = (j + b.bj - 1) / b.bj;
 		if (c->ctx->threads == 1 || b.ni * b.nj >= 3 * c->ctx->threads)
@@ -100,11 +100,17 @@ static blocks share_out(const call *c, int64_t i, int64_t j) {
 	}
 }
 
+// What the gradients by x have in common, whatever the type of w: dx[M,K] =
+// dy[M,N]·w[N,K], a stretch [from, to) of N at a time so that others get their turn.
 typedef struct {
 	const call *c;
-	const float *dy, *w; // dy[M,N], w[N,K]
-	float *dx;           // [M,K]
-	int64_t m, n, k;
+	const float *dy;
+	const void *w;
+	float *dx;
+	uint8_t *zero;    // of each row of dy, whether it is all zeros
+	pair16 *narrow;   // the stretch of dy in bfloat16, where it is needed
+	int64_t lda;      // words in a row of that
+	int64_t m, n, k, from, to;
 	blocks b;
 } gradx_args;
 
@@ -123,49 +129,78 @@ static int all_zero(const float *x, int64_t n) {
 	return 1;
 }
 
-// product computes a block of dx.
-typedef void (*product)(const void *arg, int64_t row, int64_t rows, int64_t col, int64_t cols, int who);
+// product adds the stretch to a block of dx.
+typedef void (*product)(const gradx_args *p, int64_t row, int64_t rows, int64_t col, int64_t cols, int who);
 
-// gradx_item computes one block of dx. Rows of zeros, as the tokens without weight
-// have in the head, give zeros; runs of OUT_M and more of them are not multiplied.
-static void gradx_item(const float *dy, float *dx, int64_t m, int64_t n, int64_t k, blocks b, int64_t item, product multiply, const void *arg, int who) {
-	int64_t i = item % b.ni * b.bi, j = item / b.ni * b.bj;
-	int64_t rows = m - i < b.bi ? m - i : b.bi, cols = k - j < b.bj ? k - j : b.bj;
-	uint8_t zero[BLOCK_I];
-	for (int64_t r = 0; r < rows; r++)
-		zero[r] = (uint8_t)all_zero(dy + (i + r) * n, n);
+// gradx_item adds the stretch to one block of dx. Rows of zeros, as the tokens without
+// weight have in the head, give zeros; runs of OUT_M and more of them are not multiplied.
+INLINE void gradx_item(const gradx_args *p, int64_t item, product multiply, int who) {
+	int64_t i = item % p->b.ni * p->b.bi, j = item / p->b.ni * p->b.bj;
+	int64_t rows = p->m - i < p->b.bi ? p->m - i : p->b.bi, cols = p->k - j < p->b.bj ? p->k - j : p->b.bj;
+	const uint8_t *zero = p->zero + i;
 	for (int64_t r = 0; r < rows;) {
 		int64_t end = r, zeros = 0; // of the rows that are multiplied, and zeros before end
 		for (; end < rows && zeros < OUT_M; end++)
 			zeros = zero[end] ? zeros + 1 : 0;
 		end -= zeros;
 		if (end > r)
-			multiply(arg, i + r, end - r, j, cols, who);
+			multiply(p, i + r, end - r, j, cols, who);
 		for (; end < rows && zero[end]; end++)
 			;
 		for (; r < end; r++)
 			if (zero[r])
-				memset(dx + (i + r) * k + j, 0, (size_t)cols * 4);
+				memset(p->dx + (i + r) * p->k + j, 0, (size_t)cols * 4);
 	}
 }
 
-static void gradx_product(const void *arg, int64_t row, int64_t rows, int64_t col, int64_t cols, int who) {
-	const gradx_args *p = arg;
-	outer_product(scratch_of(p->c, who), rows, cols, p->dx + row * p->k + col, p->k, p->dy + row * p->n, p->n, 1, p->w + col, p->k, p->n, 0);
+// gradx_stretch is how much of N an item takes at a time: 2 milliseconds' work, cost
+// being that of a product in nanoseconds, and whole times `whole`. The last stretch is
+// up to twice as long.
+static int64_t gradx_stretch(const gradx_args *p, double cost, int64_t whole) {
+	int64_t n = (int64_t)(2e6 / (cost * (double)(p->b.bi * p->b.bj))) / whole * whole;
+	return n < whole ? whole : n;
+}
+
+// gradx_stretches hands the blocks of dx out, for one stretch of N after the other;
+// prepare, if any, is given all rows of dy before each.
+static void gradx_stretches(gradx_args *p, double cost, int64_t stretch, pool_task prepare, pool_task part) {
+	do {
+		p->to = p->n - p->from < 2 * stretch ? p->n : p->from + stretch;
+		if (p->from)
+			let_in(p->c->ctx);
+		if (prepare)
+			split(p->c, p->m, 4 + 0.15 * (double)(p->to - p->from), prepare, p);
+		split(p->c, p->b.ni * p->b.nj, cost * (double)(p->b.bi * p->b.bj * (p->to - p->from)), part, p);
+		p->from = p->to;
+	} while (p->to < p->n);
+}
+
+static void gradx_product(const gradx_args *p, int64_t row, int64_t rows, int64_t col, int64_t cols, int who) {
+	outer_product(scratch_of(p->c, who), rows, cols, p->dx + row * p->k + col, p->k, p->dy + row * p->n + p->from, p->n, 1, (const float *)p->w + p->from * p->k + col, p->k, p->to - p->from, p->from > 0);
 }
 
 static void gradx_part(const void *arg, int64_t from, int64_t to, int who) {
-	const gradx_args *p = arg;
 	for (int64_t item = from; item < to; item++)
-		gradx_item(p->dy, p->dx, p->m, p->n, p->k, p->b, item, gradx_product, p, who);
+		gradx_item(arg, item, gradx_product, who);
+}
+
+// Items: rows.
+static void zero_part(const void *arg, int64_t from, int64_t to, int who) {
+	const gradx_args *p = arg;
+	(void)who;
+	for (int64_t r = from; r < to; r++)
+		p->zero[r] = (uint8_t)all_zero(p->dy + r * p->n, p->n);
 }
 
 static int linear_grad_x(const call *c) {
-	gradx_args p = {c, fin(c, 0), fin(c, 1), fout(c, 0), c->d[0], c->d[1], c->d[2], {0, 0, 0, 0}};
+	gradx_args p = {.c = c, .dy = fin(c, 0), .w = c->in[1], .dx = fout(c, 0), .m = c->d[0], .n = c->d[1], .k = c->d[2]};
 	if (!p.m || !p.k)
 		return OK;
-	p.b = share_out(c, p.m, p.k);
-	split(c, p.b.ni * p.b.nj, 0.02 * (double)(p.b.bi * p.b.bj * p.n), gradx_part, &p);
+	if (!(p.zero = shared_memory(c->ctx, p.m)))
+		return NO_MEMORY;
+	split(c, p.m, 10, zero_part, &p); // most rows end at their first element
+	p.b = share_out(c, p.m, p.k, BLOCK_I);
+	gradx_stretches(&p, 0.02, gradx_stretch(&p, 0.02, BLOCK_R), 0, gradx_part);
 	return OK;
 }
 
@@ -282,7 +317,7 @@ static int linear_grad_w(const call *c) {
 			p.b.bi = (p.b.bi / 2 + OUT_M - 1) / OUT_M * OUT_M;
 		p.b.ni = (p.n + p.b.bi - 1) / p.b.bi;
 	} else
-		p.b = share_out(c, p.n, p.k);
+		p.b = share_out(c, p.n, p.k, BLOCK_I);
 	split(c, p.b.ni * p.b.nj, 0.02 * (double)(p.b.bi * p.b.bj * c->d[0]), part, &p);
 	return OK;
 }

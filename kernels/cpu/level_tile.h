@@ -187,27 +187,25 @@ static int linear16(const call *c) {
 	return OK;
 }
 
-// outer_product16: row[i][j] = sum over r < rn of a[i][r]*b[r][j] from zero, a
-// rounded on the way. m <= BLOCK_I, n <= BLOCK_J.
-static void outer_product16(float *scratch, int64_t m, int64_t n, float *const *row, const float *const *a, const bf16 *b, int64_t ldb, int64_t rn) {
-	enum { ROWS = 2 * BLOCK_R, COLS = 2 * TILE }; // as many bytes as of float32
-	pair16 *pb = (pair16 *)scratch, *pa = pb + BLOCK_J * BLOCK_R;
+// Pairs are filled up to whole tiles, and up to 15 rows are read beyond the last one.
+enum { PANEL16 = 2 * TILE, SPARE_ROWS16 = TILE };
+INLINE int64_t whole_pairs(int64_t r) { return (r + TILE_K - 1) / TILE_K * TILE; }
+
+// outer_rows16: row[i][j] = (resume ? row[i][j] : 0) + sum over the pairs of a[i]*b[j];
+// a has lda words in a row, b is packed.
+static void outer_rows16(int64_t m, int64_t n, float *const *row, const pair16 *a, int64_t lda, const pair16 *pb, int64_t pairs, int resume) {
+	enum { COLS = 2 * TILE };
 	float c[COLS * COLS] __attribute__((aligned(64))) = {0};
-	int64_t whole = (m + TILE - 1) / TILE * TILE;
 	tiles_on();
-	for (int64_t r0 = 0; r0 < rn || r0 == 0; r0 += ROWS) {
-		int64_t r = rn - r0 < ROWS ? rn - r0 : ROWS, pairs = (r + TILE_K - 1) / TILE_K * TILE;
-		pack_pairs(pb, COLS, b + r0 * ldb, ldb, n, r, pairs);
-		for (int64_t i = 0; i < m; i++)
-			narrow_pairs(pa + i * pairs, a[i] + r0, r, pairs);
-		memset(pa + m * pairs, 0, (size_t)((whole - m) * pairs) * 4);
+	for (int64_t i0 = 0; i0 < m; i0 += BLOCK_I) {
+		int64_t i1 = m - i0 < BLOCK_I ? m : i0 + BLOCK_I;
 		for (int64_t j = 0; j < n; j += COLS)
-			for (int64_t i = 0; i < m; i += COLS) {
-				int64_t rows = m - i < COLS ? m - i : COLS, cols = n - j < COLS ? n - j : COLS;
-				for (int64_t q = 0; q < rows && r0; q++)
+			for (int64_t i = i0; i < i1; i += COLS) {
+				int64_t rows = i1 - i < COLS ? i1 - i : COLS, cols = n - j < COLS ? n - j : COLS;
+				for (int64_t q = 0; q < rows && resume; q++)
 					for (int64_t s = 0; s < cols; s += 16)
 						vstore(c + q * COLS + s, get(row[i + q] + j, s, cols - s < 16 ? (int)(cols - s) : 16));
-				tile_product((const bf16 *)(pa + i * pairs), 2 * pairs, whole - i, pb + j * pairs, COLS, cols, 2 * pairs, c, r0 > 0);
+				tile_product((const bf16 *)(a + i * lda), 2 * lda, (rows + TILE - 1) / TILE * TILE, pb + j * pairs, COLS, cols, 2 * pairs, c, resume);
 				for (int64_t q = 0; q < rows; q++)
 					for (int64_t s = 0; s < cols; s += 16)
 						put(row[i + q] + j, s, vload(c + q * COLS + s), cols - s < 16 ? (int)(cols - s) : 16);

@@ -160,7 +160,7 @@ static int64_t now(void) {
 	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static void pause_if_due(context *ctx) {
+void let_in(context *ctx) {
 	if (!ctx->pause || now() - ctx->since < PAUSE_NS)
 		return;
 	if (cpuPause(ctx->pause))
@@ -176,7 +176,7 @@ void run_split(context *ctx, int64_t n, int64_t chunk, double cost, pool_task ta
 	}
 	for (int64_t from = 0; from < n; from += slice) {
 		if (from)
-			pause_if_due(ctx);
+			let_in(ctx);
 		pool_run(ctx->threads, from, n - from < slice ? n : from + slice, chunk, task, arg);
 	}
 }
@@ -194,7 +194,7 @@ int32_t cpu_run(context *ctx, const step *steps, int32_t n, int32_t from, uintpt
 		}
 		if ((pause && steps[i].yield) || ctx->stopped)
 			return i + 1;
-		pause_if_due(ctx);
+		let_in(ctx);
 		if (ctx->stopped)
 			return i + 1;
 	}

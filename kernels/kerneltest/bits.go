@@ -267,3 +267,26 @@ func pick(o Operand, rows []int32) Operand {
 	o.F = f
 	return o
 }
+
+// Stretches checks a sum so long that a device takes it in stretches, which depend on how the rest is shared out: the
+// gradient of 64 rows by 20,000 columns, on devices with different numbers of threads.
+func Stretches(t *testing.T, oracle kernels.Device, devs ...kernels.Device) {
+	m := &maker{rand.New(rand.NewPCG(3, 4)), oracle}
+	d := ir.Dims{T: 64}
+	long := Case{Op: ir.OpLinearGradX, Dims: d, In: []Operand{m.floats(d, tokens, ir.Const(20_000)), m.floats(d, ir.Const(20_000), ir.Const(256))}}
+	for _, c := range []Case{long, inBF16(ir.OpLinearGradX, cases{long})[0]} {
+		var first [][]float32
+		for _, dev := range devs {
+			got, err := Exec(dev, c)
+			if err != nil {
+				t.Fatalf("%s: %v", c, err)
+			}
+			if first == nil {
+				first = got
+			}
+			if err := sameAll(got[0], first[0]); err != nil {
+				t.Errorf("%s, %d threads against %d: %v", c, dev.Info().Threads, devs[0].Info().Threads, err)
+			}
+		}
+	}
+}

@@ -94,6 +94,12 @@ func TestMicroBatches(t *testing.T) {
 	eachSet(t, func(t *testing.T, level string) { kerneltest.MicroBatches(t, oracle, open(t, level, 2)) })
 }
 
+func TestStretches(t *testing.T) {
+	eachSet(t, func(t *testing.T, level string) {
+		kerneltest.Stretches(t, oracle, open(t, level, 1), open(t, level, 4))
+	})
+}
+
 func TestPaged(t *testing.T) {
 	everyLevel(t, func(t *testing.T, level string) { kerneltest.Paged(t, open(t, level, 2)) })
 }
