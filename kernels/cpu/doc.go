@@ -72,7 +72,8 @@
 // A program is translated once into an array of C steps; a run is one call into
 // C for all integer checks and one for each stretch between yield points. Work
 // is claimed in chunks by the threads of one pool that all devices of the
-// process share; idle threads sleep. Memory is mapped outside the Go heap.
+// process share; idle threads sleep. A sum over a long axis is taken in stretches
+// of a few milliseconds, so that others get their turn. Memory is mapped outside the Go heap.
 //
 // Files: step.h is what Go hands over, run.c checks and dispatches, pool.c the
 // threads; level.h includes the kernels (level_*.h, forward and backward
