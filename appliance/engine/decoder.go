@@ -25,6 +25,9 @@ type decoder struct {
 	run   []*sequence // in batches
 	turn  any         // pass of the last step, see Weights.key
 	steps int
+
+	raw    []byte    // of the logits of the last step
+	logits []float32 // [rows,V]
 }
 
 // due reports whether there is anything to decode.
@@ -38,7 +41,11 @@ func (d *decoder) due() bool {
 	e.mu.Lock()
 	e.active, e.queued = len(d.run), len(d.queue)
 	e.mu.Unlock()
-	return len(d.run)+len(d.queue)+len(d.jobs) > 0
+	if len(d.run)+len(d.queue)+len(d.jobs) > 0 {
+		return true
+	}
+	d.raw, d.logits = nil, nil // a hundred megabytes for many rows of a large vocabulary
+	return false
 }
 
 // abort fails everything.
@@ -201,7 +208,7 @@ func (d *decoder) start(s *sequence) {
 	j := s.j
 	j.begun++
 	d.run = append(d.run, s)
-	d.token(s, j.row, j.lse)
+	d.token(s, s.choose(j.row), j.row, j.lse)
 	if j.begun == j.Count && !j.ended {
 		d.letGo(j)
 		d.jobs = without(d.jobs, j)
@@ -264,15 +271,20 @@ func (d *decoder) remove(s *sequence) {
 	}
 }
 
-// token chooses the next token of a sample and ends it when it is the last.
-func (d *decoder) token(s *sequence, logits []float32, lse float32) {
+// choose draws a sample's next token.
+func (s *sequence) choose(logits []float32) int32 {
+	p := s.j.Params
+	return choose(logits, s.j.weights.b.drawable(), p, uniform(p.Seed, s.index, len(s.out.Tokens)))
+}
+
+// token takes a sample's next token and ends it when it is the last.
+func (d *decoder) token(s *sequence, id int32, logits []float32, lse float32) {
 	j := s.j
 	if lse != lse || math.IsInf(float64(lse), 0) {
 		d.fail(j, fmt.Errorf("sample from %s: the model's logits are not finite", j.weights.b.info.Name))
 		return
 	}
 	d.e.count(func(c *Stats) { c.SampledTokens++ })
-	id := choose(logits, j.weights.b.drawable(), j.Params, uniform(j.Params.Seed, s.index, len(s.out.Tokens)))
 	s.out.Tokens = append(s.out.Tokens, id)
 	s.out.Logprobs = append(s.out.Logprobs, logits[id]-lse)
 	if j.watch != nil {

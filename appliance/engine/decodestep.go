@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"smolgym/kernels"
@@ -152,7 +154,7 @@ func (d *decoder) forward(seqs []*sequence) error {
 	if err := e.decode.run(prog, dims, lookup, nil); err != nil {
 		return err
 	}
-	logits, err := e.decode.getF32("logits", len(batch.rows)*base.info.Vocab)
+	logits, chosen, err := d.draw(batch, base.info.Vocab)
 	if err != nil {
 		return err
 	}
@@ -161,7 +163,7 @@ func (d *decoder) forward(seqs []*sequence) error {
 		return err
 	}
 	d.countStep(batch)
-	d.deliver(batch, logits, lse)
+	d.deliver(batch, logits, lse, chosen)
 	return nil
 }
 
@@ -223,8 +225,38 @@ func (d *decoder) countStep(b *stepBatch) {
 	})
 }
 
+// draw reads the step's logits and draws the next token of every decoding sequence, on
+// as many threads as the device has: over a large vocabulary a row takes a millisecond.
+// The logits are good until the next step.
+func (d *decoder) draw(b *stepBatch, vocab int) (logits []float32, chosen []int32, err error) {
+	n := len(b.owner) * vocab
+	d.raw, d.logits = slices.Grow(d.raw[:0], 4*n)[:4*n], slices.Grow(d.logits[:0], n)[:n]
+	if n == 0 {
+		return nil, nil, nil
+	}
+	if err := d.e.dev.Read(d.raw, d.e.decode.named["logits"], 0); err != nil {
+		return nil, nil, err
+	}
+	chosen = make([]int32, len(b.owner))
+	var next atomic.Int64
+	var group sync.WaitGroup
+	for range min(d.e.threads, len(b.owner)) {
+		group.Go(func() {
+			for row := int(next.Add(1)) - 1; row < len(b.owner); row = int(next.Add(1)) - 1 {
+				from, to := row*vocab, (row+1)*vocab
+				fillF32(d.logits[from:to], d.raw[4*from:4*to])
+				if s := b.seqs[b.owner[row]]; s.index >= 0 {
+					chosen[row] = s.choose(d.logits[from:to])
+				}
+			}
+		})
+	}
+	group.Wait()
+	return d.logits, chosen, nil
+}
+
 // deliver hands the rows out in the order of the batch.
-func (d *decoder) deliver(b *stepBatch, logits []float32, lse []float32) {
+func (d *decoder) deliver(b *stepBatch, logits, lse []float32, chosen []int32) {
 	if len(b.seqs) == 0 {
 		return
 	}
@@ -241,7 +273,7 @@ func (d *decoder) deliver(b *stepBatch, logits []float32, lse []float32) {
 			r := logits[row*vocab : (row+1)*vocab]
 			position := first + int(b.rows[row]-b.offsets[i])
 			if s.index >= 0 {
-				d.token(s, r, lse[row])
+				d.token(s, chosen[row], r, lse[row])
 				continue
 			}
 			s.j.score(position, r, lse[row])

@@ -57,6 +57,7 @@ type Engine struct {
 	// The owner's own.
 	dec        *decoder
 	train      *workspace
+	threads    int        // for what is done with results
 	head       *workspace // of the output head, which runs while a training program yields
 	decode     *workspace
 	lastDecode time.Duration // length of the last decoding step
@@ -68,7 +69,7 @@ type Engine struct {
 // New is an engine on dev. Run makes it work.
 func New(dev kernels.Device, opt Options) *Engine {
 	opt.defaults()
-	e := &Engine{dev: dev, opt: opt, wake: make(chan struct{}, 1)}
+	e := &Engine{dev: dev, opt: opt, wake: make(chan struct{}, 1), threads: max(dev.Info().Threads, 1)}
 	e.train, e.head, e.decode = newWorkspace(dev), newWorkspace(dev), newWorkspace(dev)
 	e.dec = &decoder{e: e}
 	return e

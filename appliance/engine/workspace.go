@@ -159,8 +159,12 @@ func alloc(dev kernels.Device, bytes int64, what string) (kernels.Buffer, error)
 
 func decodeF32(raw []byte) []float32 {
 	v := make([]float32, len(raw)/4)
+	fillF32(v, raw)
+	return v
+}
+
+func fillF32(v []float32, raw []byte) {
 	for i := range v {
 		v[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
 	}
-	return v
 }
