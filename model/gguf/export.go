@@ -328,6 +328,7 @@ func (c *converter) flush() error {
 
 func (x *exporter) tokenizer() {
 	if x.m.Tokenizer == nil {
+		x.put(modelKey, noTokenizer)
 		return
 	}
 	kvs, err := vocabularyOf(x.m.Tokenizer, x.c, x.ends())

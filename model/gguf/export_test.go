@@ -244,6 +244,14 @@ func TestOpenPath(t *testing.T) {
 	if want := []string{"config.json", "generation_config.json", "model.safetensors"}; !slices.Equal(s.Names(), want) || s.Tokenizer {
 		t.Errorf("names %v", s.Names())
 	}
+	if len(s.Warnings) != 1 || !strings.Contains(s.Warnings[0], "no tokenizer") {
+		t.Errorf("warnings %q", s.Warnings)
+	}
+	if f, err := parse(b); err != nil {
+		t.Error(err)
+	} else if model, err := f.Text(modelKey, 64); err != nil || model != "no_vocab" {
+		t.Errorf("%s is %q, %v: llama.cpp loads no file without it", modelKey, model, err) // its loader requires the key
+	}
 	if _, err := hf.Describe(s); err != nil {
 		t.Error(err)
 	}

@@ -304,3 +304,13 @@ func TestImportRope(t *testing.T) {
 		}
 	}
 }
+
+// TestImportWithoutTokenizer takes both spellings that llama.cpp has for a file without one.
+func TestImportWithoutTokenizer(t *testing.T) {
+	for _, model := range []string{"no_vocab", "none"} {
+		s, err := NewSource(tiny(t, "llama", []KV{{modelKey, model}}), Options{})
+		if err != nil || s.Tokenizer || len(s.Warnings) != 1 || slices.Contains(s.Names(), "tokenizer.json") {
+			t.Errorf("%s: %+v, %v", model, s, err)
+		}
+	}
+}

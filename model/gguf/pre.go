@@ -24,6 +24,9 @@ const (
 	templateKey = "tokenizer.chat_template"
 )
 
+// noTokenizer is the tokenizer.ggml.model of a file without one. llama.cpp refuses a file that does not say it.
+const noTokenizer = "no_vocab"
+
 // The types of tokens.
 const (
 	tokenNormal  = 1

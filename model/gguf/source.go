@@ -113,7 +113,8 @@ func newSource(f *File, o Options) (*Source, error) {
 }
 
 func (s *Source) readTokenizer(f *File, set *settings) error {
-	if !f.Has(modelKey) {
+	model, err := f.Text(modelKey, 64)
+	if !f.Has(modelKey) || err == nil && (model == noTokenizer || model == "none") {
 		s.Warnings = append(s.Warnings, fmt.Sprintf("the file has no tokenizer (metadata %q)", modelKey))
 		return nil
 	}
