@@ -54,6 +54,9 @@ check-export: build torch-env ## exports of trained checkpoints, judged by trans
 	"$${SMOLGYM_TORCH_VENV:-$$HOME/.cache/smolgym/torch-venv}/bin/python" testdata/sdk/check_export.py
 	"$${SMOLGYM_TORCH_VENV:-$$HOME/.cache/smolgym/torch-venv}/bin/python" testdata/sdk/check_gguf.py
 
+check-llama: build torch-env ## GGUF exports computed by llama.cpp, whose llama-results lies in LLAMA_BIN: ids, log-probabilities, best tokens
+	SMOLGYM_BIN=$(CURDIR)/$(BIN) "$${SMOLGYM_TORCH_VENV:-$$HOME/.cache/smolgym/torch-venv}/bin/python" testdata/sdk/check_llama.py
+
 check-onnx: ## ONNX files of every dense family, judged by the ONNX checker and by ONNX Runtime; VERDICT=write keeps what a Go test compares
 	sh testdata/sdk/onnx_env.sh
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && $(GO) test ./model/export -run TestONNXCheck -count=1 -write "$$dir" && \
@@ -76,7 +79,7 @@ fuzz: ## 30 s for each fuzz target
 fuzz-hour: ## an hour for each parser of foreign bytes, over as many calls as it takes
 	$(PYTHON) .ci/fuzz_hour.py
 
-bench: build torch-env ## SmolGym against torch in one run, interleaved: training, decoding, matrix products, memory; BENCH="--only small" for a part
+bench: build torch-env ## SmolGym against torch and (LLAMA_BIN=FOLDER) llama.cpp in one run, interleaved: training, decoding, matrix products, memory; BENCH="--only small" for a part
 	mkdir -p bin/bench
 	$(GO) test -c -o bin/bench/cpu.test ./kernels/cpu
 	$(GO) test -c -o bin/bench/engine.test ./appliance/engine

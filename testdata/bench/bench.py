@@ -8,11 +8,20 @@ Cases:
   decode   decoding of the Qwen3-0.6B shape at batch 1, 8 and 32
   train    LoRA training of the Qwen3-0.6B shape, rank 32, 8 x 256 tokens
   memory   anonymous memory of that step over idle, next to the planner's figure; needs FOLDER/engine.test
-  llama    llama.cpp on the same machine: LLAMA_BENCH is its llama-bench, LLAMA_MODEL a GGUF file
+  llama    prefill of 512 tokens and decoding at batch 1, 8 and 32, next to llama.cpp with the same model as an F16 GGUF file, which
+           `smolgym checkpoint export` writes; LLAMA_BIN is the folder of llama.cpp's programs
 
 SmolGym's times are taken around calls of the Tinker SDK to `smolgym serve` on this machine (SMOLGYM_BIN or bin/smolgym), HTTP
 and all; torch's around its own calls, in this process. Rates are the best of the rounds, ratios those of the best; a round is
-SmolGym, then torch, first in fp32, then in bf16. Progress goes to stderr, a table to stdout, everything to the JSON file.
+SmolGym, then torch, first in fp32, then in bf16; or llama.cpp, then SmolGym in both. llama.cpp's times are those of its own
+llama-batched-bench, which draws no tokens and has no server around it. Progress goes to stderr, a table to stdout, everything
+to the JSON file.
+
+llama.cpp comes with the source of its Python package (cmake and a C++ compiler are needed; 15 minutes on two cores):
+    pip download --no-deps --no-binary :all: llama-cpp-python && tar xf llama_cpp_python-*.tar.gz
+    cmake -S llama_cpp_python-*/vendor/llama.cpp -B llama -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DBUILD_SHARED_LIBS=OFF
+    cmake --build llama -j2 --target llama-batched-bench
+    make bench BENCH="--only llama --rounds 2" LLAMA_BIN=$PWD/llama/bin
 """
 import argparse
 import gc
@@ -48,6 +57,7 @@ import tinker  # noqa: E402
 import torch  # noqa: E402
 from tinker import types  # noqa: E402
 
+import llama  # noqa: E402
 import models  # noqa: E402
 import peer  # noqa: E402
 
@@ -91,11 +101,11 @@ class Server:
                 time.sleep(0.05)
         raise RuntimeError("server not healthy after 30 s:\n" + self.log.read_text())
 
-    def add(self, name, folder):
-        p = subprocess.run([self.binary, "model", "add", name, str(folder)], capture_output=True, text=True,
+    def cli(self, *args):
+        p = subprocess.run([self.binary, *map(str, args)], capture_output=True, text=True,
                            env=dict(os.environ, TINKER_BASE_URL=self.url, TINKER_API_KEY=KEY))
         if p.returncode:
-            raise RuntimeError(f"model add {name}: {p.stderr or p.stdout}")
+            raise RuntimeError(f"smolgym {args}: {p.stderr or p.stdout}")
 
     def client(self):
         return tinker.ServiceClient(base_url=self.url, api_key=KEY)
@@ -105,11 +115,11 @@ class Server:
         self.proc.wait(60)
 
 
-def record(case, unit, rates):
-    """rates: {"smolgym bf16": [a rate for each round], ...}"""
+def record(case, unit, rates, peer="torch {}"):
+    """rates: {"smolgym bf16": [a rate for each round], ...}; peer is whom ratios are to, {} the type of numbers"""
     best = {who: max(r) for who, r in rates.items()}
     row = dict(case=case, unit=unit, best=best, median={who: statistics.median(r) for who, r in rates.items()},
-               ratio={dtype: best["smolgym " + dtype] / best["torch " + dtype] for dtype in DTYPES})
+               ratio={dtype: best["smolgym " + dtype] / best[peer.format(dtype)] for dtype in DTYPES})
     rows.append(row)
     note(case, {who: round(r, 1) for who, r in best.items()}, {who: round(r, 2) for who, r in row["ratio"].items()})
 
@@ -154,21 +164,25 @@ def done(client):
     return client.result() if hasattr(client, "result") else client
 
 
+def sample(sampler, ids, n):
+    """Seconds until n tokens have come behind each of the prompts ids [B, L]."""
+    began = time.perf_counter()
+    params = types.SamplingParams(max_tokens=n, temperature=1.0, seed=1)
+    for f in [sampler.sample(prompt=types.ModelInput.from_ints(x), num_samples=1, sampling_params=params) for x in ids.tolist()]:
+        got = len(f.result().sequences[0].tokens)
+        if got != n:
+            raise RuntimeError(f"asked for {n} tokens, got {got}")
+    return time.perf_counter() - began
+
+
+def continuing(sampler, ids, new):
+    """Seconds of `new` decoding steps behind the prompts ids [B, L], whose own pass isn't counted."""
+    sample(sampler, ids, 1)  # that pass, kept in the cache
+    once = sample(sampler, ids, 1)
+    return sample(sampler, ids, 1 + new) - once
+
+
 def decode(servers, name, folder, vocab, batch, prompt, new):
-    def sample(sampler, ids, n):
-        began = time.perf_counter()
-        params = types.SamplingParams(max_tokens=n, temperature=1.0, seed=1)
-        for f in [sampler.sample(prompt=types.ModelInput.from_ints(x), num_samples=1, sampling_params=params) for x in ids.tolist()]:
-            got = len(f.result().sequences[0].tokens)
-            if got != n:
-                raise RuntimeError(f"asked for {n} tokens, got {got}")
-        return time.perf_counter() - began
-
-    def ours(sampler, ids):
-        sample(sampler, ids, 1)  # the prompts' pass, kept in the cache
-        once = sample(sampler, ids, 1)
-        return sample(sampler, ids, 1 + new) - once
-
     rates = {}
     for who, dtype in DTYPES.items():
         sampler = done(servers[who].client().create_sampling_client(base_model=name))
@@ -176,7 +190,7 @@ def decode(servers, name, folder, vocab, batch, prompt, new):
         theirs.run(ids_of(vocab, batch, prompt, 98), 1)
         for i in range(rounds):
             ids = ids_of(vocab, batch, prompt, i)
-            rates.setdefault("smolgym " + who, []).append(batch * new / ours(sampler, ids))
+            rates.setdefault("smolgym " + who, []).append(batch * new / continuing(sampler, ids, new))
             rates.setdefault("torch " + who, []).append(batch * new / theirs.run(ids, new))
         del theirs
         gc.collect()
@@ -220,47 +234,78 @@ def memory():
         note(rows[-1])
 
 
-def llama():
-    binary, model = os.environ.get("LLAMA_BENCH"), os.environ.get("LLAMA_MODEL")
-    if not binary or not model:
-        skipped.append("llama: set LLAMA_BENCH to llama.cpp's llama-bench and LLAMA_MODEL to a GGUF file")
-        return
-    out = subprocess.run([binary, "-m", model, "-t", str(a.threads), "-p", "512", "-n", "32", "-r", str(rounds), "-o", "json"],
-                         capture_output=True, text=True, check=True).stdout
-    for r in json.loads(out):
-        what = "prefill of 512 tokens" if r["n_prompt"] else "decode, batch 1"
-        rows.append(dict(case=f"llama.cpp {what}, {r['model_type']}", unit="tok/s", best={"llama.cpp": r["avg_ts"]}))
+def versus_llama(servers, name, vocab, theirs):
+    """theirs has the same model. Prompts are new in every round where their pass is measured, so that no cache has them."""
+    samplers = {who: done(server.client().create_sampling_client(base_model=name)) for who, server in servers.items()}
+
+    def rounds_of(case, ours, peers):
+        rates = {}
+        for i in range(rounds):
+            rates.setdefault("llama.cpp f16", []).append(peers())
+            for who, sampler in samplers.items():
+                rates.setdefault("smolgym " + who, []).append(ours(sampler, i))
+            note(case, {k: round(v[-1], 1) for k, v in rates.items()})
+        record(case, "tok/s", rates, peer="llama.cpp f16")
+
+    prompt, new = (64, 4) if a.quick else (512, 32)
+    for sampler in samplers.values():
+        sample(sampler, ids_of(vocab, 1, prompt, 97), 1)
+    rounds_of(f"prefill, Qwen3-0.6B shape, {prompt} tokens", lambda sampler, i: prompt / sample(sampler, ids_of(vocab, 1, prompt, i), 1),
+              lambda: theirs.run(prompt, 1, 1)[0])
+    prompt //= 4
+    for batch in (1, 8, 32):
+        ids = ids_of(vocab, batch, prompt, 98)
+        for sampler in samplers.values():  # before the first round: as many sequences at once behind one prompt
+            sampler.sample(prompt=types.ModelInput.from_ints(ids[0].tolist()), num_samples=batch,
+                           sampling_params=types.SamplingParams(max_tokens=2, temperature=1.0, seed=1)).result()
+        rounds_of(f"decode, Qwen3-0.6B shape, batch {batch}, behind {prompt} tokens",
+                  lambda sampler, _: batch * new / continuing(sampler, ids, new), lambda: theirs.run(prompt, new, batch)[1])
+
+
+def as_gguf(server, name, file):
+    """The model as an F16 file: a checkpoint of an adapter that has not been trained, and so adds nothing."""
+    run = done(server.client().create_lora_training_client(base_model=name, rank=1, seed=1, train_unembed=False))
+    server.cli("checkpoint", "export", run.save_weights_for_sampler("start").result().path, "--to", file, "--form", "gguf", "--dtype", "f16")
+    return file
 
 
 def table():
-    lines = ["| case | unit | SmolGym fp32 | torch fp32 | ratio | SmolGym bf16 | torch bf16 | ratio |", "| --- | --- |" + " ---: |" * 6]
+    def cell(x):
+        return f"{x:.3g}" if x < 100 else f"{x:.0f}"
+
+    lines = []
+    for peers, head in ((("torch fp32", "torch bf16"), "SmolGym fp32 | torch fp32 | ratio | SmolGym bf16 | torch bf16 | ratio"),
+                        (("llama.cpp f16", ""), "SmolGym fp32 | llama.cpp F16 | ratio | SmolGym bf16 | ratio")):
+        chosen = [r for r in rows if peers[0] in r["best"]]
+        if chosen:
+            lines += [f"| case | unit | {head} |", "| --- | --- |" + " ---: |" * (head.count("|") + 1)]
+        for r in chosen:
+            cells = [r["case"], r["unit"]]
+            for dtype, peer in zip(DTYPES, peers):
+                cells += [cell(r["best"][who]) for who in ("smolgym " + dtype, peer) if who] + [f"{r['ratio'][dtype]:.2f}"]
+            lines.append("| " + " | ".join(cells) + " |")
+        lines += [""] if chosen else []
     for r in rows:
         if "smolgym fp32" not in r["best"]:
-            continue
-        cells = [r["case"], r["unit"]]
-        for dtype in DTYPES:
-            rates = [r["best"][who + dtype] for who in ("smolgym ", "torch ")]
-            cells += [f"{x:.3g}" if x < 100 else f"{x:.0f}" for x in rates] + [f"{r['ratio'][dtype]:.2f}"]
-        lines.append("| " + " | ".join(cells) + " |")
-    for r in rows:
-        if "smolgym fp32" not in r["best"]:
-            lines.append("")
-            lines.append(f"{r['case']}: " + ", ".join(f"{who} {v:.4g} {r['unit']}" for who, v in r["best"].items()))
-    return "\n".join(lines + [""] + [f"Skipped: {s}" for s in skipped])
+            lines += [f"{r['case']}: " + ", ".join(f"{who} {v:.4g} {r['unit']}" for who, v in r["best"].items()), ""]
+    return "\n".join(lines + [f"Skipped: {s}" for s in skipped])
 
 
 def main():
-    only = a.only.split(",")
+    only, programs, extra = a.only.split(","), os.environ.get("LLAMA_BIN", ""), {}
+    if "llama" in only and not programs:
+        only.remove("llama")
+        skipped.append("llama: LLAMA_BIN names no folder of llama.cpp's programs; --help says how they are built")
     with tempfile.TemporaryDirectory(prefix="smolgym-bench-") as root:
         servers, folders = {}, {}
         try:
-            if {"small", "train", "decode"} & set(only):
+            if {"small", "train", "decode", "llama"} & set(only):
                 servers = {precision: Server(root, precision) for precision in DTYPES}
-            for name, sizes, cases in (("small", models.SMALL, {"small"}), ("q06", models.Q06, {"train", "decode"})):
+            for name, sizes, cases in (("small", models.SMALL, {"small"}), ("q06", models.Q06, {"train", "decode", "llama"})):
                 if cases & set(only):
                     folders[name] = models.write(Path(root) / name, sizes)
                     for server in servers.values():
-                        server.add(f"bench/{name}", folders[name])
+                        server.cli("model", "add", f"bench/{name}", folders[name])
             if "small" in only:
                 for n, length in ((256, 24), (8, 256)):
                     train(servers, "bench/small", f"full update, 4 x 256, {n} x {length} tokens", folders["small"], 512, 0, n, length, n)
@@ -272,17 +317,19 @@ def main():
             if "train" in only:
                 n = 2 if a.quick else 8
                 train(servers, "bench/q06", f"LoRA rank 32, Qwen3-0.6B shape, {n} x 256 tokens", folders["q06"], models.Q06["vocab"], 32, n, 256, 2)
+            if "llama" in only:
+                theirs = llama.Bench(programs, as_gguf(servers["fp32"], "bench/q06", Path(root) / "q06.gguf"), a.threads)
+                extra["llama.cpp"] = theirs.version()
+                versus_llama(servers, "bench/q06", models.Q06["vocab"], theirs)
         finally:
             for server in servers.values():
                 server.stop()
         if "memory" in only:
             memory()
-        if "llama" in only:
-            llama()
     flags = next(line for line in open("/proc/cpuinfo") if line.startswith(("flags", "Features"))).split()
     machine = dict(processor=next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine()),
                    threads=a.threads, flags=[f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f in flags], load=os.getloadavg(),
-                   torch=torch.__version__, date=time.strftime("%Y-%m-%d"))
+                   torch=torch.__version__, **extra, date=time.strftime("%Y-%m-%d"))
     print(table())
     print(f"\n{machine['processor']}, {a.threads} threads, {' '.join(machine['flags'])}; load average at the end {machine['load'][0]:.1f}; torch {machine['torch']}; {machine['date']}")
     if a.out:
