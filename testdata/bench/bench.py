@@ -331,7 +331,7 @@ def main():
                    threads=a.threads, flags=[f for f in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if f in flags], load=os.getloadavg(),
                    torch=torch.__version__, **extra, date=time.strftime("%Y-%m-%d"))
     print(table())
-    print(f"\n{machine['processor']}, {a.threads} threads, {' '.join(machine['flags'])}; load average at the end {machine['load'][0]:.1f}; torch {machine['torch']}; {machine['date']}")
+    print(f"\n{machine['processor']}, {a.threads} threads, {' '.join(machine['flags'])}; load average at the end {machine['load'][0]:.1f}; torch {machine['torch']}; {', '.join(' '.join(x) for x in extra.items()) or 'no llama.cpp'}; {machine['date']}")
     if a.out:
         Path(a.out).write_text(json.dumps(dict(machine=machine, rounds=rounds, quick=a.quick, rows=rows, skipped=skipped), indent=1) + "\n")
 
