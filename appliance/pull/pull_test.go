@@ -41,6 +41,7 @@ type hub struct {
 	*httptest.Server
 	files    map[string][]byte
 	cut      map[string]int   // bytes after which an answer breaks, once a request
+	hold     int              // bytes after which an answer of more waits until the client goes away
 	fail     map[string][]int // statuses before the right answer, by path
 	entries  func([]map[string]any) []map[string]any
 	noRanges bool
@@ -119,6 +120,13 @@ func (h *hub) send(w http.ResponseWriter, r *http.Request, path string) {
 	}
 	if h.noRanges {
 		r.Header.Del("Range")
+	}
+	if h.hold > 0 && len(raw) > h.hold { // the rest never comes
+		w.Header().Set("Content-Length", fmt.Sprint(len(raw)))
+		_, _ = w.Write(raw[:h.hold])
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+		return
 	}
 	if n := h.cut[path]; n > 0 {
 		http.ServeContent(&cutter{w, n}, r, "", time.Time{}, bytes.NewReader(raw))
@@ -248,6 +256,7 @@ func TestBroken(t *testing.T) {
 
 func TestStopped(t *testing.T) {
 	h, m := newHub(t), &memory{}
+	h.hold = 3 << 20
 	ctx, cancel := context.WithCancel(context.Background())
 	o := options(h)
 	o.Progress = func(p Progress) {
@@ -262,6 +271,7 @@ func TestStopped(t *testing.T) {
 	if before == 0 {
 		t.Fatal("nothing was kept")
 	}
+	h.hold = 0
 	if _, err := Model(context.Background(), m, options(h)); err != nil || !m.committed {
 		t.Fatal(err)
 	}
