@@ -47,6 +47,9 @@ test-all: test check-export check-onnx ## test, and what takes longer: other SDK
 test-neon: ## the arm64 kernels under qemu-user, and a server that answers there; installs the cross compiler through apt
 	bash .ci/neon.sh
 
+test-amx: ## the AMX level in an emulated machine; needs BOCHS, KERNEL and BIOS (see .ci/amx.sh), so not in test-all
+	bash .ci/amx.sh
+
 rack-rerun: build $(VENV)/ready ## the first 200 steps of rack/small's training, compared with the committed log to the bit
 	SMOLGYM_RACK_STEPS=200 $(VENV)/bin/python -m pytest -q testdata/sdk/test_rack.py -k reruns
 
