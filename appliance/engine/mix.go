@@ -27,8 +27,12 @@ func (b *Base) mixable(cfg TrainerConfig) bool {
 // scale is the factor of the adapter's output.
 func (w *Weights) scale() float32 { return float32(w.cfg.loraConfig().Scale()) }
 
-// mixed gives the mixture of the sequences' weights. It is kept from step to
-// step: only a sampler that comes or goes makes another one.
+// mostMixed is how many sets of weights a mixture may have when not all of them decode.
+const mostMixed = 64
+
+// mixed gives a mixture of the sequences' weights. It is kept from step to step, and
+// with samplers that have no sequence now, as between two requests: only one that is
+// new or gone makes another mixture.
 func (b *Base) mixed(seqs []*sequence) (*mixture, error) {
 	var weights []*Weights
 	for _, s := range seqs {
@@ -36,10 +40,17 @@ func (b *Base) mixed(seqs []*sequence) (*mixture, error) {
 			weights = append(weights, w)
 		}
 	}
-	slices.SortFunc(weights, func(a, b *Weights) int { return cmp.Compare(a.name, b.name) })
-	if b.mix != nil && slices.Equal(b.mix.weights, weights) {
-		return b.mix, nil
+	if b.mix != nil {
+		kept := slices.DeleteFunc(slices.Clone(b.mix.weights), func(w *Weights) bool { return w.own == nil }) // freed
+		fresh := slices.DeleteFunc(slices.Clone(weights), func(w *Weights) bool { return slices.Contains(kept, w) })
+		if len(fresh) == 0 && len(kept) == len(b.mix.weights) {
+			return b.mix, nil
+		}
+		if len(kept)+len(fresh) <= mostMixed {
+			weights = append(kept, fresh...)
+		}
 	}
+	slices.SortFunc(weights, func(a, b *Weights) int { return cmp.Compare(a.name, b.name) })
 	m := &mixture{weights: weights}
 	for _, w := range weights {
 		m.parts.attention = m.parts.attention || w.cfg.Attention

@@ -114,3 +114,37 @@ func TestMixIsFair(t *testing.T) {
 		return nil
 	})
 }
+
+// TestMixtureStays: a sampler that has no sequence for a while is no reason for
+// another mixture; a new one and one that is gone are.
+func TestMixtureStays(t *testing.T) {
+	x := start(t, devices(t)["reference"], "llama_tied", Options{})
+	var weights []*Weights
+	for _, rank := range []int{2, 4, 8} {
+		tr := x.stepped(TrainerConfig{LoRA: &LoRA{Rank: rank, Alpha: 32, Seed: 1}, Attention: true})
+		x.do(func() error {
+			w, err := tr.Snapshot()
+			weights = append(weights, w)
+			return err
+		})
+	}
+	use := func(i int) *mixture {
+		var m *mixture
+		x.sample(SampleRequest{Weights: weights[i], Prompt: tokens(5, i), Count: 1, Params: SampleParams{MaxTokens: 3, Temperature: 1, TopP: 1, NoEOS: true}})
+		x.do(func() error { m = x.b.mix; return nil })
+		return m
+	}
+	use(0)
+	both := use(1)
+	if use(0) != both || use(1) != both || len(both.weights) != 2 {
+		t.Errorf("two samplers in turn have a mixture of %d, and not one", len(both.weights))
+	}
+	weights[0].Release()
+	x.do(func() error { return nil }) // its memory is freed
+	if m := use(1); m == both || len(m.weights) != 1 || m.weights[0] != weights[1] {
+		t.Errorf("a mixture of %d after one of two samplers is gone", len(m.weights))
+	}
+	if m := use(2); len(m.weights) != 2 {
+		t.Errorf("a mixture of %d after a third sampler came", len(m.weights))
+	}
+}

@@ -194,7 +194,7 @@ func (t *Trainer) start() error {
 func (t *Trainer) startFrom(p *param, w kernels.Buffer) error {
 	dev := t.b.e.dev
 	if !p.half {
-		return dev.Copy(p.value, 0, w, 0, p.bytes())
+		return copyPieces(dev, p.value, w, p.bytes(), t.b.e.yield)
 	}
 	piece := make([]byte, min(p.read(), 4<<20))
 	wide := make([]float32, len(piece)/2)
@@ -213,7 +213,7 @@ func (t *Trainer) startFrom(p *param, w kernels.Buffer) error {
 			return err
 		}
 	}
-	return dev.Copy(p.copy, 0, w, 0, p.read())
+	return copyPieces(dev, p.copy, w, p.read(), t.b.e.yield)
 }
 
 func (t *Trainer) planOptimizer(params []optim.Param) error {
@@ -321,7 +321,7 @@ func (t *Trainer) Step(a AdamParams) (*StepResult, error) {
 func (t *Trainer) ClearGradients() error {
 	for _, p := range t.params {
 		for _, g := range p.grads {
-			if err := t.b.e.dev.Zero(g); err != nil {
+			if err := clearPieces(t.b.e.dev, g, 0, g.Size(), t.b.e.yield); err != nil {
 				return err
 			}
 		}
@@ -340,7 +340,7 @@ func (t *Trainer) Snapshot() (*Weights, error) {
 		buf, err := alloc(t.b.e.dev, p.read(), "sampler's copy of "+p.name)
 		if err == nil {
 			own[p.name] = buf
-			err = t.b.e.dev.Copy(buf, 0, from, 0, p.read())
+			err = copyPieces(t.b.e.dev, buf, from, p.read(), t.b.e.yield)
 		}
 		if err != nil {
 			for _, b := range own {
@@ -411,7 +411,7 @@ func (t *Trainer) Load(open func(TensorInfo) (io.ReaderAt, error), step int64, o
 			continue
 		}
 		for _, b := range []kernels.Buffer{p.m, p.v} {
-			if err := e.dev.Zero(b); err != nil {
+			if err := clearPieces(e.dev, b, 0, b.Size(), e.yield); err != nil {
 				return err
 			}
 		}

@@ -14,10 +14,11 @@ import (
 // each named input and output, grown as needed. Training and decoding have one
 // each, since a decoding program may run while a training program yields.
 type workspace struct {
-	dev   kernels.Device
-	arena kernels.Buffer
-	named map[string]kernels.Buffer
-	slots []kernels.Buffer
+	dev     kernels.Device
+	arena   kernels.Buffer
+	touched []bool // pieces of the arena, see touch
+	named   map[string]kernels.Buffer
+	slots   []kernels.Buffer
 }
 
 func newWorkspace(dev kernels.Device) *workspace {
@@ -46,6 +47,7 @@ func (w *workspace) reserve(bytes int64) error {
 	}
 	var err error
 	w.arena, err = alloc(w.dev, max(bytes, 64), "work area")
+	w.touched = make([]bool, (bytes+touchPiece-1)/touchPiece)
 	return err
 }
 
@@ -126,18 +128,30 @@ func encode(dtype ir.DType, v []float32) ([]byte, error) {
 }
 
 // run binds p's slots — inputs and outputs from the workspace, everything else
-// from resolve — and runs it.
+// from resolve — and runs it. yield is asked between the device's steps, and while
+// memory is touched for the first time; nil: never.
 func (w *workspace) run(p *ir.Program, dims ir.Dims, resolve func(ir.Slot) kernels.Buffer, yield func(between bool) error) error {
 	if err := w.reserve(p.ArenaBytes); err != nil {
 		return err
+	}
+	if yield != nil {
+		if err := w.touchArena(p, dims, yield); err != nil {
+			return err
+		}
 	}
 	slots := w.slots[:0]
 	for _, s := range p.Slots {
 		var b kernels.Buffer
 		if s.Class == ir.ClassInput || s.Output {
 			var err error
-			if b, err = w.buffer(s.Name, s.Type.Bytes(dims)); err != nil {
+			old, bytes := w.named[s.Name], s.Type.Bytes(dims)
+			if b, err = w.buffer(s.Name, bytes); err != nil {
 				return err
+			}
+			if b != old && yield != nil {
+				if err = clearPieces(w.dev, b, 0, bytes, yield); err != nil {
+					return err
+				}
 			}
 		} else if b = resolve(s); b == nil {
 			return fmt.Errorf("run %s: no buffer for %s %q", p.Graph.Name, s.Class, s.Name)
