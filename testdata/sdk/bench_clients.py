@@ -1,6 +1,6 @@
 """Sixteen sampling and four training SDK clients on one server, against one request for sixteen samples, in one run.
 
-    SMOLGYM_BIN=bin/smolgym .venv/bin/python testdata/sdk/bench_clients.py [--seconds 20] [--clients 16] [--hidden 1024]
+    SMOLGYM_BIN=bin/smolgym .venv/bin/python testdata/sdk/bench_clients.py [--seconds 20] [--rounds 1] [--clients 16] [--hidden 1024]
 
 The model is random, wide and shallow, so that the server's work outweighs the clients'. Four runs of different
 rank train without a pause in every phase; what differs is who asks for samples:
@@ -9,6 +9,7 @@ rank train without a pause in every phase; what differs is who asks for samples:
   mixed    the same, but every second one samples from a snapshot of a run of its own: the adapters' own products are work
            that one sampler does not have;
   alone    again, so that a change in how busy the machine is shows.
+With more rounds the last three come again; each phase is compared with the rates alone before and after it, and the median counts.
 Rates are sampled tokens a second by the server's counter. A process of its own sends a heartbeat every 50 ms all the while.
 Prints a table and exits 1 when the clients have less than 0.8 of the rate alone, the heartbeat's 95th percentile is 250 ms
 or more, or anything failed.
@@ -16,6 +17,7 @@ or more, or anything failed.
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -120,6 +122,7 @@ def rate(server, samplers, each, seconds, failed):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--seconds", type=float, default=20)
+    p.add_argument("--rounds", type=int, default=1)
     p.add_argument("--clients", type=int, default=16)
     p.add_argument("--hidden", type=int, default=1024)
     a = p.parse_args()
@@ -147,17 +150,17 @@ def run(server, a):
             samplers.append(plain[i])
     for s in samplers:  # brings the weights in
         get(s.sample(prompt([5]), 1, types.SamplingParams(max_tokens=1)))
-    pulse = subprocess.Popen([sys.executable, "-c", PULSE, server.url, str(4 * a.seconds)], stdout=subprocess.PIPE, text=True)
-    rows = [("alone", rate(server, [alone], a.clients, a.seconds, failed)), ("clients", rate(server, plain, 1, a.seconds, failed)),
-            ("mixed", rate(server, samplers, 1, a.seconds, failed)),
-            ("alone", rate(server, [alone], a.clients, a.seconds, failed))]
+    phases = dict(alone=([alone], a.clients), clients=(plain, 1), mixed=(samplers, 1))
+    order = ["alone"] + ["clients", "mixed", "alone"] * a.rounds
+    pulse = subprocess.Popen([sys.executable, "-c", PULSE, server.url, str(len(order) * a.seconds)], stdout=subprocess.PIPE, text=True)
+    rows = [(name, rate(server, *phases[name], a.seconds, failed)) for name in order]
     p95, most, beats = map(float, pulse.communicate()[0].split())
     trainers.end()
     failed += trainers.failed
     for name, (tokens, batch) in rows:
         print(f"{name:8} {tokens:8.0f} tokens/s, {batch:5.1f} sequences a step")
-    reference = (rows[0][1][0] + rows[3][1][0]) / 2
-    ratio, mixed = rows[1][1][0] / reference, rows[2][1][0] / reference
+    tokens = [r[0] for _, r in rows]
+    ratio, mixed = (statistics.median(2 * tokens[i + k] / (tokens[i] + tokens[i + 3]) for i in range(0, 3 * a.rounds, 3)) for k in (1, 2))
     stats = server.stats()
     print(f"ratio {ratio:.2f}, mixed {mixed:.2f}; heartbeat p95 {p95:.0f} ms, longest {most:.0f} ms of {beats:.0f}; steps of the four runs {trainers.steps}; "
           f"longest hold {stats['longest_hold_ms']} ms, {stats['max_decode_mix']} sets of weights in a batch")
@@ -167,7 +170,7 @@ def run(server, a):
         failed.append(f"the heartbeat's 95th percentile is {p95:.0f} ms")
     if min(trainers.steps) == 0:
         failed.append(f"a run took no step: {trainers.steps}")
-    print(json.dumps(dict(ratio=ratio, mixed=mixed, alone=[rows[0][1][0], rows[3][1][0]], clients=rows[1][1][0], heartbeat_p95_ms=p95)))
+    print(json.dumps(dict(ratio=ratio, mixed=mixed, alone=tokens[::3], clients=tokens[1::3], mixed_clients=tokens[2::3], heartbeat_p95_ms=p95)))
     for text in failed:
         print("FAILED:", text)
     return 1 if failed else 0
