@@ -38,8 +38,13 @@ INLINE void N(dot_tile)(const int m, const int n, const ELEM *const *a, const EL
 			acc[i][j] = vzero();
 	MODE_ON(m, n, acc);
 	int64_t p = 0;
-	for (; p + STEP <= k; p += STEP)
+	for (; p + STEP <= k; p += STEP) {
+		if (n > 1) // the rows of b after the next, in the order in which they lie in memory: a stream that the processor follows
+#pragma GCC unroll 6
+			for (int j = 0; j < n; j++)
+				__builtin_prefetch(b + 2 * n * ldb + p * n + j * STEP, 0, 2);
 		N(dot_step)(m, n, a, b + p, ldb, p, acc);
+	}
 	if (p < k) {
 		int tail = (int)(k - p);
 #pragma GCC unroll 6
@@ -96,7 +101,8 @@ static void N(dot_block)(int m, int64_t n, const ELEM *const *a, const ELEM *b, 
 			rows = 2, tile = N(dot_two);
 #endif
 		for (int64_t j = 0; j < n;) {
-			int cols = n - j >= DOT_N ? DOT_N : 1;
+			// One row reads the weights once: best in the order in which they lie in memory.
+			int cols = n - j >= DOT_N && rows > 1 ? DOT_N : 1;
 			if (cols == DOT_N)
 				tile(a + i, b + j * ldb, ldb, k, t);
 			else

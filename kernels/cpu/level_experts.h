@@ -153,8 +153,8 @@ static int64_t group(expert_args *p, int64_t room) {
 
 // share_experts hands out runs by blocks of so many columns.
 static int share_experts(expert_args *p, int64_t runs, int64_t columns, double cost, pool_task part) {
-	int64_t items = runs * ((columns + EXPERT_COLS - 1) / EXPERT_COLS);
-	split(p->c, items, cost * (double)(p->rows * p->n * p->k) / (double)items, part, p);
+	int64_t blocks = (columns + EXPERT_COLS - 1) / EXPERT_COLS, items = runs * blocks;
+	split(p->c, items, least_cost(cost * (double)(p->rows * p->n * p->k) / (double)items, 2 * p->n * p->k / blocks), part, p);
 	return OK;
 }
 

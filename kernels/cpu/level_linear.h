@@ -11,6 +11,10 @@ static void dot_blocks(const call *c, int64_t m, int64_t n, int64_t bytes, int64
 		*nb = *nb < 32 ? 16 : *nb / 32 * 16;
 }
 
+// least_cost is what reading so many bytes of weights from memory takes a thread, in
+// nanoseconds: with few rows all that counts.
+INLINE double least_cost(double cost, int64_t bytes) { return cost > 0.06 * (double)bytes ? cost : 0.06 * (double)bytes; }
+
 #define ELEM float
 #define N(name) name
 #include "level_linear_part.h"

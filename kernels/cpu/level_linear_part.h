@@ -33,6 +33,7 @@ static int N(linear_of)(const call *c, const ELEM *x) {
 		return OK;
 	dot_blocks(c, p.m, p.n, (int64_t)sizeof(ELEM) * p.k, &p.mb, &p.nb);
 	int64_t items = ((p.m + p.mb - 1) / p.mb) * ((p.n + p.nb - 1) / p.nb);
-	split(c, items, 0.005 * (double)((int64_t)sizeof(ELEM) * p.mb * p.nb * p.k), N(linear_part), &p);
+	int64_t bytes = (int64_t)sizeof(ELEM) * p.nb * p.k;
+	split(c, items, least_cost(0.005 * (double)(p.mb * bytes), bytes), N(linear_part), &p);
 	return OK;
 }

@@ -183,7 +183,8 @@ static int linear16(const call *c) {
 	dot_blocks(c, p.m, p.n, 2 * p.k, &p.mb, &p.nb);
 	p.mb = (p.mb + 2 * TILE - 1) / (2 * TILE) * 2 * TILE; // panels
 	int64_t items = ((p.m + p.mb - 1) / p.mb) * ((p.n + p.nb - 1) / p.nb);
-	split(c, items, 0.003 * (double)((p.m < p.mb ? (p.m + TILE - 1) / TILE * TILE : p.mb) * p.nb * p.k), tile_linear_part, &p);
+	int64_t rows = p.m < p.mb ? (p.m + TILE - 1) / TILE * TILE : p.mb;
+	split(c, items, least_cost(0.003 * (double)(rows * p.nb * p.k), 2 * p.nb * p.k), tile_linear_part, &p);
 	return OK;
 }
 
