@@ -243,23 +243,27 @@ func (s shape) open(b *testing.B, threads int, opt Options) (*Engine, *Base) {
 // samplers are snapshots of runs of different ranks.
 func samplers(b *testing.B, base *Base, n int) (list []*Weights) {
 	for i := range n {
-		tr, err := base.NewTrainer(TrainerConfig{LoRA: &LoRA{Rank: []int{8, 16, 32}[i%3], Alpha: 32, Seed: uint64(i)}, Attention: true, MLP: true})
-		if err != nil {
-			b.Fatal(err)
-		}
-		w, err := tr.Snapshot()
-		if err != nil {
-			b.Fatal(err)
-		}
-		tr.Release()
-		list = append(list, w)
+		list = append(list, snapshotOf(b, base, TrainerConfig{LoRA: &LoRA{Rank: []int{8, 16, 32}[i%3], Alpha: 32, Seed: uint64(i)}, Attention: true, MLP: true}))
 	}
 	return list
 }
 
-// decodeSeconds is the processor time of the steps that bring rows sequences of
-// the samplers from their prompts to the end.
-func decodeSeconds(b *testing.B, e *Engine, weights []*Weights, rows, length int) float64 {
+// snapshotOf is what a run at its start samples from.
+func snapshotOf(b *testing.B, base *Base, cfg TrainerConfig) *Weights {
+	tr, err := base.NewTrainer(cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	w, err := tr.Snapshot()
+	if err != nil {
+		b.Fatal(err)
+	}
+	tr.Release()
+	return w
+}
+
+// prompted takes rows sequences of the samplers, of so many tokens each, through their prompts.
+func prompted(b *testing.B, e *Engine, weights []*Weights, rows, length int) {
 	for i := range rows {
 		r := SampleRequest{Weights: weights[i%len(weights)], Prompt: []int32{1, int32(i)}, Count: 1,
 			Params: SampleParams{MaxTokens: length, Temperature: 0, TopP: 1, NoEOS: true}, Done: func(_ *SampleResult, err error) {
@@ -272,7 +276,13 @@ func decodeSeconds(b *testing.B, e *Engine, weights []*Weights, rows, length int
 		}
 	}
 	e.dec.due()
-	e.dec.step() // the prompts
+	e.dec.step()
+}
+
+// decodeSeconds is the processor time of the steps that bring rows sequences of
+// the samplers from their prompts to the end.
+func decodeSeconds(b *testing.B, e *Engine, weights []*Weights, rows, length int) float64 {
+	prompted(b, e, weights, rows, length)
 	began := cpuSeconds(b)
 	for e.dec.due() {
 		e.dec.step()

@@ -41,16 +41,7 @@ func BenchmarkDecodeClients(b *testing.B) {
 // everySecond is 16 samplers, the base model's and snapshots of runs in turn.
 func everySecond(b *testing.B, base *Base, plain *Weights) (list []*Weights) {
 	for i := range 8 {
-		tr, err := base.NewTrainer(TrainerConfig{LoRA: &LoRA{Rank: []int{4, 8, 16, 32}[i%4], Alpha: 32, Seed: uint64(i)}, Attention: true, MLP: true, Unembed: true})
-		if err != nil {
-			b.Fatal(err)
-		}
-		w, err := tr.Snapshot()
-		if err != nil {
-			b.Fatal(err)
-		}
-		tr.Release()
-		list = append(list, plain, w)
+		list = append(list, plain, snapshotOf(b, base, TrainerConfig{LoRA: &LoRA{Rank: []int{4, 8, 16, 32}[i%4], Alpha: 32, Seed: uint64(i)}, Attention: true, MLP: true, Unembed: true}))
 	}
 	return list
 }
@@ -58,19 +49,7 @@ func everySecond(b *testing.B, base *Base, plain *Weights) (list []*Weights) {
 // shortestStep is the shortest decoding step of 16 sequences by the clock.
 func shortestStep(b *testing.B, e *Engine, list []*Weights) float64 {
 	var least time.Duration
-	for i := range 16 {
-		r := SampleRequest{Weights: list[i%len(list)], Prompt: []int32{1, int32(i)}, Count: 1,
-			Params: SampleParams{MaxTokens: 48, Temperature: 0, TopP: 1, NoEOS: true}, Done: func(_ *SampleResult, err error) {
-				if err != nil {
-					b.Error(err)
-				}
-			}}
-		if err := e.Sample(r); err != nil {
-			b.Fatal(err)
-		}
-	}
-	e.dec.due()
-	e.dec.step() // the prompts
+	prompted(b, e, list, 16, 48)
 	for e.dec.due() {
 		at := time.Now()
 		e.dec.step()

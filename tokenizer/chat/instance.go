@@ -65,7 +65,7 @@ func (in *instance) close() {
 }
 
 // call passes a request to the function of a name and gives the reply's payload. The function is looked up for each call:
-// it has a stack of its own, which grows to tens of megabytes where a template recurses, and never shrinks.
+// it has a stack of its own, which grows to megabytes where a template recurses, and never shrinks.
 func (in *instance) call(parent context.Context, name string, request []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(parent, in.limits.Time)
 	defer cancel()
